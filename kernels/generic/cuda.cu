@@ -1,0 +1,102 @@
+// The generic kernels on CUDA: a thread does what the CPU does in one iteration.
+#include <cuda_runtime.h>
+
+#include "generic/scan.h"
+#include "generic/select.h"
+#include "generic/update.h"
+#include "mamba/kernels/scan.h"
+
+namespace mamba::kernels::cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+
+__device__ int64_t global_thread() {
+  return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+}
+
+template <class T, class State>
+__global__ void __launch_bounds__(kThreads) forward_kernel(ScanParams params) {
+  const int64_t i = global_thread();
+  if (i < params.sequences * params.dim) generic::forward<T, State>(params, i / params.dim, i % params.dim);
+}
+
+template <class T, class State>
+__global__ void __launch_bounds__(kThreads) backward_kernel(ScanGradParams params, ChannelBlocks blocks) {
+  const int64_t i = global_thread();
+  if (i < params.scan.sequences * blocks.count) {
+    generic::backward<T, State>(params, blocks, i / blocks.count, i % blocks.count);
+  }
+}
+
+template <class T, class Stored>
+__global__ void __launch_bounds__(kThreads) update_kernel(UpdateParams params) {
+  const int64_t i = global_thread(), channel = i / params.head_dim;
+  if (channel < params.rows * params.heads) {
+    generic::update<T, Stored>(params, channel / params.heads, channel % params.heads, i % params.head_dim);
+  }
+}
+
+template <class Real>
+__global__ void __launch_bounds__(kThreads)
+    ordered_sum_kernel(const Real* partial, int64_t partials, int64_t count, Real* total) {
+  const int64_t i = global_thread();
+  if (i >= count) return;
+  Real sum = 0;
+  for (int64_t k = 0; k < partials; ++k) sum += partial[k * count + i];
+  total[i] = sum;
+}
+
+/// Launches a kernel on `work` threads, if there is any.
+template <class... Params, class... Args>
+Error launch(void (*kernel)(Params...), int64_t work, CUstream_st* stream, const Args&... args) {
+  if (work == 0) return cudaSuccess;
+  kernel<<<static_cast<unsigned>(ceil_div(work, kThreads)), kThreads, 0, stream>>>(args...);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+Error forward(const ScanParams& params, CUstream_st* stream) {
+  return generic::select(params, [&](auto activation, auto state) {
+    using T = typename decltype(activation)::type;
+    using State = typename decltype(state)::type;
+    return launch(forward_kernel<T, State>, params.sequences * params.dim, stream, params);
+  });
+}
+
+Error backward(const ScanGradParams& params, CUstream_st* stream) {
+  const ChannelBlocks blocks = channel_blocks(params.scan);
+  return generic::select(params.scan, [&](auto activation, auto state) {
+    using T = typename decltype(activation)::type;
+    using State = typename decltype(state)::type;
+    return launch(backward_kernel<T, State>, params.scan.sequences * blocks.count, stream, params, blocks);
+  });
+}
+
+Error update(const UpdateParams& params, CUstream_st* stream) {
+  return generic::select(params.activation_type, [&](auto activation) {
+    return generic::select(params.state_type, [&](auto stored) {
+      using T = typename decltype(activation)::type;
+      using Stored = typename decltype(stored)::type;
+      return launch(update_kernel<T, Stored>, params.rows * params.heads * params.head_dim, stream, params);
+    });
+  });
+}
+
+Error ordered_sum(const void* partial, int64_t partials, int64_t count, bool is_double, void* total,
+                  CUstream_st* stream) {
+  if (is_double) {
+    return launch(ordered_sum_kernel<double>, count, stream, static_cast<const double*>(partial), partials, count,
+                  static_cast<double*>(total));
+  }
+  return launch(ordered_sum_kernel<float>, count, stream, static_cast<const float*>(partial), partials, count,
+                static_cast<float*>(total));
+}
+
+const char* error_string(Error error) {
+  return cudaGetErrorString(static_cast<cudaError_t>(error));
+}
+
+}  // namespace mamba::kernels::cuda

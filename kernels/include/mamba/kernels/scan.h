@@ -1,0 +1,43 @@
+// Entry points of the numerical core. On the CPU a call does a range of the independent pieces of work that the
+// matching *_work() counts; any split of the whole range gives the same bits. On CUDA a call enqueues on the stream.
+// Nothing here allocates, synchronises, prints or throws.
+#pragma once
+
+#include "mamba/kernels/params.h"
+
+struct CUstream_st;  // what cudaStream_t points to
+
+namespace mamba::kernels {
+
+namespace cpu {
+
+int64_t forward_work(const ScanParams& params);
+void forward(const ScanParams& params, Range range);
+
+int64_t backward_work(const ScanGradParams& params);
+void backward(const ScanGradParams& params, Range range);
+
+int64_t update_work(const UpdateParams& params);
+void update(const UpdateParams& params, Range range);
+
+/// total[i] = partial[0][i] + partial[1][i] + ... in this order, for i in range; float, or double.
+void ordered_sum(const void* partial, int64_t partials, int64_t count, bool is_double, void* total, Range range);
+
+}  // namespace cpu
+
+namespace cuda {
+
+/// A cudaError_t; 0 is success.
+using Error = int;
+
+Error forward(const ScanParams& params, CUstream_st* stream);
+Error backward(const ScanGradParams& params, CUstream_st* stream);
+Error update(const UpdateParams& params, CUstream_st* stream);
+Error ordered_sum(const void* partial, int64_t partials, int64_t count, bool is_double, void* total,
+                  CUstream_st* stream);
+
+const char* error_string(Error error);
+
+}  // namespace cuda
+
+}  // namespace mamba::kernels
