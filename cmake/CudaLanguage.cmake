@@ -1,0 +1,60 @@
+# Decides whether the CUDA kernels are built, and for which architectures. In: MAMBA_OPS_CUDA, MAMBA_OPS_CUDA_TARGETS,
+# CMAKE_CUDA_ARCHITECTURES. Out: MAMBA_OPS_WITH_CUDA.
+include(CheckLanguage)
+
+# Installers put nvcc where PATH does not reach.
+if(NOT MAMBA_OPS_CUDA STREQUAL "OFF" AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  find_program(mamba_nvcc nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin NO_CACHE)
+  if(mamba_nvcc)
+    set(ENV{CUDACXX} "${mamba_nvcc}")
+  endif()
+endif()
+
+# All: machine code for each generation that this nvcc knows and PTX of the newest, for the GPUs still to come.
+function(mamba_architectures_all nvcc result)
+  execute_process(COMMAND "${nvcc}" --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET)
+  set(list "")
+  foreach(arch IN ITEMS 75 80 86 89 90 100 120)
+    if(known MATCHES "sm_${arch}[^0-9]")
+      list(APPEND list "${arch}-real")
+      set(newest ${arch})
+    endif()
+  endforeach()
+  if(newest)
+    list(APPEND list "${newest}-virtual")
+  endif()
+  set(${result} "${list}" PARENT_SCOPE)
+endfunction()
+
+# One: what this machine has, so that a build for oneself takes minutes.
+function(mamba_architectures_one nvcc result)
+  set(${result} 90 PARENT_SCOPE)
+  find_program(nvidia_smi nvidia-smi NO_CACHE)
+  if(nvidia_smi)
+    execute_process(COMMAND "${nvidia_smi}" --query-gpu=compute_cap --format=csv,noheader
+                    OUTPUT_VARIABLE capability ERROR_QUIET TIMEOUT 20)
+    execute_process(COMMAND "${nvcc}" --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET)
+    if(capability MATCHES "^([0-9]+)\\.([0-9])" AND known MATCHES "sm_${CMAKE_MATCH_1}${CMAKE_MATCH_2}[^0-9]")
+      string(REGEX REPLACE "^([0-9]+)\\.([0-9]).*" "\\1\\2" capability "${capability}")
+      set(${result} "${capability}" PARENT_SCOPE)
+    endif()
+  endif()
+endfunction()
+
+set(MAMBA_OPS_WITH_CUDA OFF)
+if(NOT MAMBA_OPS_CUDA STREQUAL "OFF")
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+      cmake_language(CALL mamba_architectures_${MAMBA_OPS_CUDA_TARGETS} "${CMAKE_CUDA_COMPILER}" mamba_architectures)
+      set(CMAKE_CUDA_ARCHITECTURES "${mamba_architectures}" CACHE STRING "CUDA architectures to build for")
+    endif()
+    enable_language(CUDA)
+    set(MAMBA_OPS_WITH_CUDA ON)
+  elseif(MAMBA_OPS_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "MAMBA_OPS_CUDA is ON, but no working nvcc was found (searched PATH, CUDACXX, CUDA_HOME, "
+                        "/usr/local/cuda). Install the CUDA toolkit, or configure with -DMAMBA_OPS_CUDA=OFF.")
+  elseif(DEFINED ENV{CUDACXX})
+    message(WARNING "$ENV{CUDACXX} cannot compile with this host compiler: building for the CPU only.")
+  endif()
+endif()
