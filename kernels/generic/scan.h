@@ -27,14 +27,12 @@ MAMBA_HD inline Sequence sequence(const ScanParams& p, int64_t index) {
 
 template <class T>
 MAMBA_HD inline Wide<T> load(const Activation& x, int64_t batch, int64_t channel, int64_t time) {
-  return widen(static_cast<const T*>(
-      x.data)[batch * x.batch_stride + channel * x.dim_stride + time * x.length_stride]);
+  return widen(static_cast<const T*>(x.data)[batch * x.batch_stride + channel * x.dim_stride + time * x.length_stride]);
 }
 
 template <class T>
 MAMBA_HD inline void store(const Activation& x, int64_t batch, int64_t channel, int64_t time, Wide<T> value) {
-  narrow(value,
-         static_cast<T*>(x.data)[batch * x.batch_stride + channel * x.dim_stride + time * x.length_stride]);
+  narrow(value, static_cast<T*>(x.data)[batch * x.batch_stride + channel * x.dim_stride + time * x.length_stride]);
 }
 
 /// One channel's view of B or C.
@@ -126,8 +124,7 @@ struct CoefficientSums {
       return;
     }
     const int64_t size = p.dim / x.groups, slice = blocks.slice(block, size);
-    data = static_cast<State*>(sums) +
-           ((slice * p.batch + s.batch) * x.groups + channel / size) * p.dstate * p.length;
+    data = static_cast<State*>(sums) + ((slice * p.batch + s.batch) * x.groups + channel / size) * p.dstate * p.length;
     state_stride = p.length;
     length_stride = 1;
   }

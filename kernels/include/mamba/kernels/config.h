@@ -41,9 +41,7 @@ struct ChannelBlocks {
     return {begin, end < first + unit ? end : first + unit};
   }
   /// The place of a block among the blocks of its group of `group_size` channels.
-  MAMBA_HD int64_t slice(int64_t block, int64_t group_size) const {
-    return block % (group_size / unit * per_unit);
-  }
+  MAMBA_HD int64_t slice(int64_t block, int64_t group_size) const { return block % (group_size / unit * per_unit); }
   int64_t slices(int64_t group_size) const { return group_size / unit * per_unit; }
 };
 

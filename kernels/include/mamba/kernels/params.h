@@ -64,11 +64,11 @@ struct ScanGradParams {
 
   Activation du, ddelta, dz;
   // Partial sums, zeroed by the caller, to be added in order along their first dimension; config.h counts them.
-  void* dA = nullptr;           // (sequences, dim, dstate), state type
-  void* dB = nullptr;           // (slices, batch, groups, dstate, length), constant: (sequences, dim, dstate); state type
-  void* dC = nullptr;           // as dB
-  void* dD = nullptr;           // (sequences, dim), wide
-  void* ddelta_bias = nullptr;  // (sequences, dim), wide
+  void* dA = nullptr;  // (sequences, dim, dstate), state type
+  void* dB = nullptr;  // (slices, batch, groups, dstate, length), constant: (sequences, dim, dstate); state type
+  void* dC = nullptr;  // as dB
+  void* dD = nullptr;  // (sequences, dim), wide
+  void* ddelta_bias = nullptr;     // (sequences, dim), wide
   void* dinitial_state = nullptr;  // (sequences, dim, dstate), state type; always given: it carries the adjoint
 };
 

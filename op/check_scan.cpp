@@ -1,0 +1,178 @@
+#include "check_rules.h"
+#include "checks.h"
+#include "mamba/kernels/config.h"
+
+namespace mamba {
+
+namespace {
+
+/// The checks of selective_scan in schema order, one function an argument.
+class ScanChecks : Checks {
+ public:
+  ScanChecks(const char* op, const ScanArgs& args) : Checks(op, "u", args.u), args_(args) {}
+
+  void run() {
+    u();
+    activation("delta", args_.delta);
+    A();
+    coefficient("B", args_.B);
+    coefficient("C", args_.C);
+    per_channel("D", args_.D);
+    activation("z", args_.z);
+    per_channel("delta_bias", args_.delta_bias);
+    initial_state();
+    cu_seqlens();
+  }
+
+  /// What the backward takes besides; run() has been.
+  void gradients(const ScanGradArgs& grad) const {
+    activation("dout", grad.dout);
+    const bool is_packed = args_.cu_seqlens.defined();
+    const SymInt sequences = is_packed ? args_.cu_seqlens.sym_size(0) - 1 : batch_;
+    const at::ScalarType wide = type_ == at::kDouble ? at::kDouble : at::kFloat;
+    const at::ScalarType state = is_complex_ ? args_.A.scalar_type() : wide;
+    if (grad.dlast_state.defined()) {
+      device("dlast_state", grad.dlast_state);
+      shape("dlast_state", grad.dlast_state, "(sequences, dim, dstate)", {sequences, dim_, dstate_});
+      same_dtype("dlast_state", grad.dlast_state, "last_state", state);
+    }
+    device("checkpoints", grad.checkpoints);
+    const SymInt slots = kernels::checkpoint_slots(length_, is_packed ? sequences : SymInt(0));
+    shape("checkpoints", grad.checkpoints, "(batch, slots, dstate, dim)", {batch_, slots, dstate_, dim_});
+    same_dtype("checkpoints", grad.checkpoints, "last_state", state);
+    TORCH_CHECK_VALUE(grad.checkpoints.is_contiguous(), op_,
+                      ": expected checkpoints to be contiguous, but got strides ", grad.checkpoints.sym_strides(),
+                      "; pass what _selective_scan_fwd returned");
+  }
+
+ private:
+  void u() {
+    const Tensor& u = args_.u;
+    TORCH_CHECK_VALUE(u.dim() == 3, op_, ": expected u to have three dimensions (batch, dim, length), but got ",
+                      text(u.sym_sizes()));
+    activation_dtype("u", u);
+    type_ = u.scalar_type();
+    batch_ = u.sym_size(0);
+    dim_ = u.sym_size(1);
+    length_ = u.sym_size(2);
+  }
+
+  void activation(const char* name, const Tensor& x) const {
+    if (!x.defined()) return;
+    device(name, x);
+    same_shape(name, x, "u", args_.u, "(batch, dim, length)");
+    same_dtype(name, x, "u", type_);
+  }
+
+  void A() {
+    const Tensor& A = args_.A;
+    device("A", A);
+    is_per_channel_ = A.dim() == 1;
+    const bool has_dim = (is_per_channel_ || A.dim() == 2) && same(A.sym_size(0), dim_);
+    TORCH_CHECK_VALUE(has_dim, op_, ": expected A to have the shape (dim, dstate) or (dim) with dim = ", dim_,
+                      ", but got ", text(A.sym_sizes()));
+    dstate_ = is_per_channel_ ? SymInt(1) : A.sym_size(1);
+    is_complex_ = A.is_complex();
+    if (is_complex_) {
+      const at::ScalarType wanted = type_ == at::kDouble ? at::kComplexDouble : at::kComplexFloat;
+      TORCH_CHECK_TYPE(A.scalar_type() == wanted, op_, ": expected a complex A to be ", text(wanted), " when u is ",
+                       text(type_), ", but got ", text(A.scalar_type()));
+    } else {
+      parameter_dtype("A", A, type_);
+    }
+  }
+
+  void coefficient(const char* name, const Tensor& x) const {
+    device(name, x);
+    switch (x.dim()) {
+      case 2:
+        shape(name, x, "(dim, dstate)", {dim_, dstate_});
+        if (!is_complex_ || !x.is_complex()) return parameter_dtype(name, x, type_);
+        return same_dtype(name, x, "A", args_.A.scalar_type());
+      case 3:
+        if (is_per_channel_) {
+          shape(name, x, "(batch, dim, length)", {batch_, dim_, length_});
+        } else {
+          shape(name, x, "(batch, dstate, length)", {batch_, dstate_, length_});
+        }
+        break;
+      case 4:
+        shape(name, x, "(batch, groups, dstate, length)", {batch_, x.sym_size(1), dstate_, length_});
+        divides(name, x.sym_size(1), "dim", dim_);
+        break;
+      default:
+        TORCH_CHECK_VALUE(false, op_, ": expected ", name,
+                          " to have the shape (batch, dstate, length), (batch, groups, dstate, length) or "
+                          "(dim, dstate), but got ",
+                          text(x.sym_sizes()));
+    }
+    if (is_complex_ && x.is_complex()) return same_dtype(name, x, "A", args_.A.scalar_type());
+    same_dtype(name, x, "u", type_);
+  }
+
+  void per_channel(const char* name, const Tensor& x) const {
+    if (!x.defined()) return;
+    device(name, x);
+    shape(name, x, "(dim)", {dim_});
+    parameter_dtype(name, x, type_);
+  }
+
+  void initial_state() const {
+    const Tensor& x = args_.initial_state;
+    if (!x.defined()) return;
+    device("initial_state", x);
+    const Tensor& bounds = args_.cu_seqlens;
+    if (!bounds.defined()) {
+      shape("initial_state", x, "(batch, dim, dstate)", {batch_, dim_, dstate_});
+    } else if (bounds.dim() == 1 && bounds.sym_size(0).sym_gt(0).expect_true(__FILE__, __LINE__)) {
+      shape("initial_state", x, "(sequences, dim, dstate)", {bounds.sym_size(0) - 1, dim_, dstate_});
+    } else {  // cu_seqlens is wrong and will be named: the number of sequences is not known
+      shape("initial_state", x, "(sequences, dim, dstate)", {x.dim() > 0 ? x.sym_size(0) : SymInt(0), dim_, dstate_});
+    }
+    if (is_complex_) return same_dtype("initial_state", x, "A", args_.A.scalar_type());
+    parameter_dtype("initial_state", x, type_);
+  }
+
+  void cu_seqlens() const {
+    const Tensor& x = args_.cu_seqlens;
+    if (!x.defined()) return;
+    device("cu_seqlens", x);
+    TORCH_CHECK_TYPE(x.scalar_type() == at::kInt || x.scalar_type() == at::kLong, op_,
+                     ": expected cu_seqlens to be int32 or int64, but got ", text(x.scalar_type()));
+    TORCH_CHECK_VALUE(x.dim() == 1 && x.sym_size(0).sym_gt(0).expect_true(__FILE__, __LINE__), op_,
+                      ": expected cu_seqlens to have the shape (sequences + 1), but got ", text(x.sym_sizes()));
+    TORCH_CHECK_VALUE(same(batch_, 1), op_, ": expected cu_seqlens to come with a batch of 1, but got batch ", batch_,
+                      "; pack the sequences one after another along length");
+    if (x.is_cpu()) values(x.to(at::kLong).contiguous());
+  }
+
+  void values(const Tensor& bounds) const {
+    const int64_t* c = bounds.const_data_ptr<int64_t>();
+    const int64_t length = args_.u.size(2);
+    for (int64_t i = 0; i < bounds.numel(); ++i) {
+      TORCH_CHECK_VALUE(c[i] >= 0 && c[i] <= length, op_, ": expected cu_seqlens to lie between 0 and length (", length,
+                        "), but got ", c[i], " at index ", i);
+      TORCH_CHECK_VALUE(i == 0 || c[i] >= c[i - 1], op_, ": expected cu_seqlens not to decrease, but got ", c[i],
+                        " after ", c[i - 1], " at index ", i);
+    }
+  }
+
+  const ScanArgs& args_;
+  at::ScalarType type_ = at::kFloat;
+  SymInt batch_, dim_, length_, dstate_;
+  bool is_per_channel_ = false, is_complex_ = false;
+};
+
+}  // namespace
+
+void check_scan(const char* op, const ScanArgs& args) {
+  ScanChecks(op, args).run();
+}
+
+void check_scan_grad(const ScanGradArgs& args) {
+  ScanChecks checks("_selective_scan_bwd", args.scan);
+  checks.run();
+  checks.gradients(args);
+}
+
+}  // namespace mamba

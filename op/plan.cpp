@@ -1,0 +1,235 @@
+#include "plan.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/real.h>
+#include <ATen/ops/zeros.h>
+
+#include "mamba/kernels/config.h"
+
+namespace mamba {
+
+namespace {
+
+at::ScalarType wide_type(const Tensor& activation) {
+  return activation.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+at::ScalarType state_type(const ScanArgs& args) {
+  return args.A.is_complex() ? args.A.scalar_type() : wide_type(args.u);
+}
+
+kernels::ScalarType kernel_type(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+      return kernels::ScalarType::kFloat16;
+    case at::kBFloat16:
+      return kernels::ScalarType::kBFloat16;
+    case at::kDouble:
+      return kernels::ScalarType::kFloat64;
+    default:
+      TORCH_INTERNAL_ASSERT(type == at::kFloat);
+      return kernels::ScalarType::kFloat32;
+  }
+}
+
+/// As the type and contiguous; undefined stays undefined.
+Tensor dense(const Tensor& x, at::ScalarType type) {
+  return x.defined() ? x.to(type).contiguous() : x;
+}
+
+void* data(const Tensor& x) {
+  return x.defined() ? const_cast<void*>(x.const_data_ptr()) : nullptr;
+}
+
+kernels::Activation activation(const Tensor& x) {
+  if (!x.defined() || x.dim() != 3) return {};
+  return {data(x), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+}  // namespace
+
+ScanOutputs allocate_outputs(const ScanArgs& args, bool with_checkpoints) {
+  const Tensor& u = args.u;
+  const bool is_packed = args.cu_seqlens.defined();
+  const c10::SymInt sequences = is_packed ? args.cu_seqlens.sym_size(0) - 1 : u.sym_size(0);
+  const c10::SymInt dim = u.sym_size(1), dstate = args.A.dim() == 1 ? c10::SymInt(1) : args.A.sym_size(1);
+  const at::TensorOptions state = u.options().dtype(state_type(args));
+
+  ScanOutputs outputs;
+  outputs.out = at::empty_like(u);
+  outputs.last_state = at::empty_symint({sequences, dim, dstate}, state);
+  if (with_checkpoints) {
+    const c10::SymInt slots = kernels::checkpoint_slots(u.sym_size(2), is_packed ? sequences : c10::SymInt(0));
+    outputs.checkpoints = at::empty_symint({u.sym_size(0), slots, dstate, dim}, state);
+  }
+  return outputs;
+}
+
+GradientArray allocate_gradients(const ScanGradArgs& args) {
+  const GradientArray inputs = differentiable(args.scan);
+  GradientArray gradients;
+  for (size_t i = 0; i < kGradients; ++i) {
+    const bool is_wanted = args.mask[i] && inputs[i].defined();
+    gradients[i] = is_wanted ? at::empty_like(inputs[i]) : at::empty({0}, args.scan.u.options());
+  }
+  return gradients;
+}
+
+ScanPlan::ScanPlan(const ScanArgs& args, const ScanOutputs& outputs) : args_(args), outputs_(outputs) {
+  const at::ScalarType wide = wide_type(args.u), state = state_type(args);
+  const bool is_per_channel = args.A.dim() == 1;
+  args_.A = dense(is_per_channel ? args.A.unsqueeze(1) : args.A, state);
+  for (Tensor* x : {&args_.B, &args_.C}) {
+    if (x->dim() == 3) *x = x->unsqueeze(is_per_channel ? 2 : 1);
+  }
+  args_.D = dense(args.D, wide);
+  args_.delta_bias = dense(args.delta_bias, wide);
+  args_.initial_state = dense(args.initial_state, state);
+  args_.cu_seqlens = dense(args.cu_seqlens, at::kLong);
+
+  kernels::ScanParams& p = params_;
+  p.activation_type = kernel_type(args.u.scalar_type());
+  p.is_complex = args.A.is_complex();
+  p.delta_softplus = args.delta_softplus;
+  p.reverse = args.reverse;
+  p.batch = args.u.size(0);
+  p.dim = args.u.size(1);
+  p.length = args.u.size(2);
+  p.dstate = args_.A.size(1);
+  p.sequences = args_.cu_seqlens.defined() ? args_.cu_seqlens.size(0) - 1 : p.batch;
+  p.cu_seqlens = static_cast<const int64_t*>(data(args_.cu_seqlens));
+  p.u = activation(args.u);
+  p.delta = activation(args.delta);
+  p.z = activation(args.z);
+  p.A = data(args_.A);
+  p.B = coefficient(args_.B);
+  p.C = coefficient(args_.C);
+  p.D = data(args_.D);
+  p.delta_bias = data(args_.delta_bias);
+  p.initial_state = data(args_.initial_state);
+
+  p.out = activation(outputs.out);
+  p.last_state = data(outputs.last_state);
+  p.checkpoints = data(outputs.checkpoints);
+  if (outputs.checkpoints.defined()) p.checkpoint_slots = outputs.checkpoints.size(1);
+  if (p.cu_seqlens && outputs.out.defined()) outputs.out.zero_();  // tokens outside every sequence
+}
+
+kernels::Coefficient ScanPlan::coefficient(Tensor& x) const {
+  kernels::Coefficient c;
+  c.is_constant = x.dim() == 2;
+  const at::ScalarType state = args_.A.scalar_type();
+  if (c.is_constant || args_.A.is_complex()) x = x.to(state);
+  c.is_state_type = c.is_constant || x.scalar_type() == state;
+  c.data = data(x);
+  if (c.is_constant) {
+    c.groups = x.size(0);
+    c.group_stride = x.stride(0);
+    c.state_stride = x.stride(1);
+  } else {
+    c.groups = x.size(1);
+    c.batch_stride = x.stride(0);
+    c.group_stride = x.stride(1);
+    c.state_stride = x.stride(2);
+    c.length_stride = x.stride(3);
+  }
+  return c;
+}
+
+ScanGradPlan::ScanGradPlan(const ScanGradArgs& args, const GradientArray& gradients)
+    : scan_(args.scan, ScanOutputs{Tensor(), Tensor(), args.checkpoints}),
+      state_type_(state_type(args.scan)),
+      gradients_(gradients),
+      dout_(args.dout),
+      dlast_state_(dense(args.dlast_state, state_type_)) {
+  const kernels::ScanParams& p = scan_.params();
+  const at::ScalarType wide = wide_type(args.scan.u);
+  params_.scan = p;
+  params_.dout = activation(dout_);
+  params_.dlast_state = data(dlast_state_);
+  for (const Gradient along_time : {kU, kDelta, kZ}) {
+    if (p.cu_seqlens && gradients[along_time].numel() > 0) gradients[along_time].zero_();
+  }
+  params_.du = activation(gradients[kU]);
+  params_.ddelta = activation(gradients[kDelta]);
+  params_.dz = activation(gradients[kZ]);
+  params_.dA = partial_sums(kA, {p.sequences, p.dim, p.dstate}, state_type_);
+  params_.dB = coefficient_sums(kB, p.B, kernels::partial_sums(p, p.B));
+  params_.dC = coefficient_sums(kC, p.C, kernels::partial_sums(p, p.C));
+  params_.dD = partial_sums(kD, {p.sequences, p.dim}, wide);
+  params_.ddelta_bias = partial_sums(kDeltaBias, {p.sequences, p.dim}, wide);
+  dinitial_state_ = zeros({p.sequences, p.dim, p.dstate}, state_type_);
+  params_.dinitial_state = data(dinitial_state_);
+}
+
+Tensor ScanGradPlan::zeros(c10::IntArrayRef shape, at::ScalarType type) const {
+  return at::zeros(shape, gradients_[kU].options().dtype(type));
+}
+
+void* ScanGradPlan::partial_sums(Gradient gradient, c10::IntArrayRef shape, at::ScalarType type) {
+  if (gradients_[gradient].numel() == 0) return nullptr;
+  sums_.push_back({gradient, zeros(shape, type)});
+  return data(sums_.back().partial);
+}
+
+void* ScanGradPlan::coefficient_sums(Gradient gradient, const kernels::Coefficient& x, int64_t partials) {
+  const kernels::ScanParams& p = params_.scan;
+  if (x.is_constant) return partial_sums(gradient, {partials, p.dim, p.dstate}, state_type_);
+  return partial_sums(gradient, {partials, p.batch, x.groups, p.dstate, p.length}, state_type_);
+}
+
+void ScanGradPlan::write(Gradient gradient, const Tensor& value) const {
+  const Tensor& to = gradients_[gradient];
+  const Tensor real = to.is_complex() || !value.is_complex() ? value : at::real(value);
+  to.copy_(real.view(to.sizes()));
+}
+
+UpdatePlan::UpdatePlan(const UpdateArgs& args, const Tensor& out) : args_(args) {
+  const at::ScalarType wide = wide_type(args.x);
+  for (Tensor* x : {&args_.A, &args_.D, &args_.dt_bias}) {
+    if (x->defined()) *x = x->to(wide);
+  }
+  for (Tensor* x : {&args_.B, &args_.C}) {
+    if (x->scalar_type() != args.x.scalar_type()) *x = x->to(wide);
+    if (x->dim() == 2) *x = x->unsqueeze(1);
+  }
+  args_.state_batch_indices = dense(args.state_batch_indices, at::kLong);
+
+  // The headless form is the one of head_dim 1.
+  const bool has_heads = args.x.dim() == 3;
+  auto per_row = [&](const Tensor& x) -> kernels::UpdateParams::PerRow {
+    if (!x.defined()) return {};
+    return {data(x), x.stride(0), x.stride(1), has_heads ? x.stride(2) : 0};
+  };
+  auto per_channel = [&](const Tensor& x, bool has_states) -> kernels::UpdateParams::PerChannel {
+    if (!x.defined()) return {};
+    return {data(x), x.stride(0), has_heads ? x.stride(1) : 0, has_states ? x.stride(-1) : 0};
+  };
+  auto coefficient = [&](const Tensor& x) -> kernels::UpdateParams::RowCoefficient {
+    return {data(x), x.size(1), x.stride(0), x.stride(1), x.stride(2), x.scalar_type() == wide};
+  };
+
+  kernels::UpdateParams& p = params_;
+  p.activation_type = kernel_type(args.x.scalar_type());
+  p.state_type = kernel_type(args.state.scalar_type());
+  p.dt_softplus = args.dt_softplus;
+  p.rows = args.x.size(0);
+  p.heads = args.x.size(1);
+  p.head_dim = has_heads ? args.x.size(2) : 1;
+  p.dstate = args.state.size(-1);
+  p.slots = args.state.size(0);
+  p.state = {args.state.mutable_data_ptr(), args.state.stride(0), args.state.stride(1),
+             has_heads ? args.state.stride(2) : 0, args.state.stride(-1)};
+  p.slot_of_row = static_cast<const int64_t*>(data(args_.state_batch_indices));
+  p.x = per_row(args.x);
+  p.dt = per_row(args.dt);
+  p.z = per_row(args.z);
+  p.out = per_row(out);
+  p.A = per_channel(args_.A, true);
+  p.B = coefficient(args_.B);
+  p.C = coefficient(args_.C);
+  p.D = per_channel(args_.D, false);
+  p.dt_bias = per_channel(args_.dt_bias, false);
+}
+
+}  // namespace mamba

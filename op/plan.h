@@ -1,0 +1,96 @@
+// From arguments to what a kernel needs: one straight line of shape, outputs and params for every dispatch key.
+#pragma once
+
+#include <vector>
+
+#include "arguments.h"
+#include "mamba/kernels/params.h"
+
+namespace mamba {
+
+/// The outputs of a forward, allocated alike for real and meta tensors.
+struct ScanOutputs {
+  Tensor out;          // like u
+  Tensor last_state;   // (batch or sequences, dim, dstate)
+  Tensor checkpoints;  // (batch, slots, dstate, dim); undefined unless asked for
+};
+ScanOutputs allocate_outputs(const ScanArgs& args, bool with_checkpoints);
+
+/// The gradients that the mask asks for, each like its argument; empty tensors for the others.
+GradientArray allocate_gradients(const ScanGradArgs& args);
+
+/// The arguments of a scan as kernels take them: parameters wide and contiguous, A (dim, dstate), B and C
+/// (batch, groups, dstate, length) or (dim, dstate). Holds the tensors that the params point into.
+class ScanPlan {
+ public:
+  ScanPlan(const ScanArgs& args, const ScanOutputs& outputs);
+
+  const kernels::ScanParams& params() const { return params_; }
+
+ private:
+  kernels::Coefficient coefficient(Tensor& x) const;
+
+  ScanArgs args_;
+  ScanOutputs outputs_;
+  kernels::ScanParams params_;
+};
+
+/// The arguments, gradients and partial sums of a backward.
+class ScanGradPlan {
+ public:
+  ScanGradPlan(const ScanGradArgs& args, const GradientArray& gradients);
+
+  const kernels::ScanGradParams& params() const { return params_; }
+
+  /// Calls ordered_sum(partial, total) for every sum that is not a single one, and writes the gradients that the
+  /// kernel left in its own dtype and layout.
+  template <class OrderedSum>
+  void finish(OrderedSum&& ordered_sum);
+
+  /// A gradient that comes as partial sums along the first dimension.
+  struct Sum {
+    Gradient gradient;
+    Tensor partial;
+  };
+
+ private:
+  Tensor zeros(c10::IntArrayRef shape, at::ScalarType type) const;
+  void* partial_sums(Gradient gradient, c10::IntArrayRef shape, at::ScalarType type);
+  void* coefficient_sums(Gradient gradient, const kernels::Coefficient& x, int64_t partials);
+  void write(Gradient gradient, const Tensor& value) const;
+
+  ScanPlan scan_;
+  at::ScalarType state_type_;
+  GradientArray gradients_;
+  Tensor dout_, dlast_state_, dinitial_state_;
+  std::vector<Sum> sums_;
+  kernels::ScanGradParams params_;
+};
+
+/// A decoding step.
+class UpdatePlan {
+ public:
+  UpdatePlan(const UpdateArgs& args, const Tensor& out);
+
+  const kernels::UpdateParams& params() const { return params_; }
+
+ private:
+  UpdateArgs args_;
+  kernels::UpdateParams params_;
+};
+
+template <class OrderedSum>
+void ScanGradPlan::finish(OrderedSum&& ordered_sum) {
+  for (const Sum& sum : sums_) {
+    if (sum.partial.size(0) == 1) {
+      write(sum.gradient, sum.partial.select(0, 0));
+      continue;
+    }
+    const Tensor total = zeros(sum.partial.sizes().slice(1), sum.partial.scalar_type());
+    if (total.numel() > 0) ordered_sum(sum.partial, total);
+    write(sum.gradient, total);
+  }
+  if (gradients_[kInitialState].numel() > 0) write(kInitialState, dinitial_state_);
+}
+
+}  // namespace mamba
