@@ -1,0 +1,34 @@
+"""mamba_ops: the selective scan of Mamba as a PyTorch operator for C++, TorchScript and Python.
+
+Importing the package loads the library, which registers `torch.ops.mamba.*`.
+"""
+
+from . import _library
+
+_library.load()
+
+from . import compat, nn, reference  # noqa: E402  they use the operators
+from ._info import __version__, info  # noqa: E402
+from ._library import cmake_prefix_path, library_path  # noqa: E402
+from .ops import (  # noqa: E402
+    mamba_scan,
+    selective_scan,
+    selective_scan_forward,
+    selective_scan_with_state,
+    selective_state_update,
+)
+
+__all__ = [
+    "__version__",
+    "cmake_prefix_path",
+    "compat",
+    "info",
+    "library_path",
+    "mamba_scan",
+    "nn",
+    "reference",
+    "selective_scan",
+    "selective_scan_forward",
+    "selective_scan_with_state",
+    "selective_state_update",
+]
