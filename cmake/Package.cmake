@@ -14,13 +14,15 @@ target_link_options(mamba_ops INTERFACE
                     "LINKER:--push-state,--no-as-needed,$<TARGET_FILE:mamba_ops::mamba_ops>,--pop-state")
 target_link_libraries(mamba_ops INTERFACE libtorch::torch)
 
-# In site-packages torch is the neighbour of mamba_ops; elsewhere it stays where it was found.
-set_target_properties(mamba_ops PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib")
+# In site-packages torch is the neighbour of mamba_ops; elsewhere it stays where it was found. Written out, because
+# INSTALL_RPATH_USE_LINK_PATH leaves out what lies below the source folder, as build/venv does.
+set(mamba_rpath "$ORIGIN/../../torch/lib")
 set(MAMBA_OPS_TORCH_HINT "")
 if(NOT DEFINED SKBUILD)
-  set_target_properties(mamba_ops PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+  list(APPEND mamba_rpath "${Libtorch_DIR}/lib")
   set(MAMBA_OPS_TORCH_HINT "${Libtorch_DIR}")
 endif()
+set_target_properties(mamba_ops PROPERTIES INSTALL_RPATH "${mamba_rpath}")
 
 set(mamba_cmake_dir lib/cmake/mamba_ops)
 install(TARGETS mamba_ops EXPORT mamba_opsTargets COMPONENT library LIBRARY DESTINATION lib
