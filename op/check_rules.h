@@ -2,6 +2,7 @@
 // `<op>: expected <argument> <rule in symbols>, but got <what came>[; <what to do>]`.
 #pragma once
 
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymIntArrayRef.h>
 #include <c10/util/Exception.h>
@@ -14,6 +15,11 @@ namespace mamba {
 
 using at::Tensor;
 using c10::SymInt;
+
+/// On other devices values are not read back, and stand-ins (fake tensors, those of transforms) have none.
+inline bool has_readable_values(const Tensor& x) {
+  return x.is_cpu() && !at::isTensorSubclassLike(x);
+}
 
 inline bool same(const SymInt& x, const SymInt& y) {
   return x.sym_eq(y).expect_true(__FILE__, __LINE__);

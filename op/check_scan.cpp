@@ -143,7 +143,7 @@ class ScanChecks : Checks {
                       ": expected cu_seqlens to have the shape (sequences + 1), but got ", text(x.sym_sizes()));
     TORCH_CHECK_VALUE(same(batch_, 1), op_, ": expected cu_seqlens to come with a batch of 1, but got batch ", batch_,
                       "; pack the sequences one after another along length");
-    if (x.is_cpu()) values(x.to(at::kLong).contiguous());
+    if (has_readable_values(x)) values(x.to(at::kLong).contiguous());
   }
 
   void values(const Tensor& bounds) const {

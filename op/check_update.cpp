@@ -108,7 +108,7 @@ class UpdateChecks : Checks {
     TORCH_CHECK_TYPE(x.scalar_type() == at::kInt || x.scalar_type() == at::kLong, op_,
                      ": expected state_batch_indices to be int32 or int64, but got ", text(x.scalar_type()));
     shape("state_batch_indices", x, "(batch)", {batch_});
-    if (!x.is_cpu()) return;
+    if (!has_readable_values(x)) return;
     const Tensor rows = x.to(at::kLong).contiguous();
     const int64_t* slot = rows.const_data_ptr<int64_t>();
     const int64_t slots = args_.state.size(0);

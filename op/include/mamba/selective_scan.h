@@ -18,6 +18,7 @@
 /// (devices), raised before anything is computed or changed.
 #pragma once
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
 #include <optional>
