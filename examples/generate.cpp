@@ -1,0 +1,175 @@
+// Runs the language model that train_lm.py saved, without Python: checks it against Python's logits, then writes text.
+//
+//     generate model.pt [--reference reference.pt] [--prompt TEXT] [--tokens N] [--temperature T] [--seed N]
+//              [--threads N]
+//
+// Exits with 1 if a logit differs from Python's by 1e-4 or more.
+#include <torch/script.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace {
+
+using torch::Tensor;
+
+constexpr double kLargestDifference = 1e-4;
+
+struct Arguments {
+  std::string model;
+  std::string reference;
+  std::string prompt = "The \"if\" statement\n";
+  int64_t tokens = 400;
+  double temperature = 0.7;  // 0: always the likeliest byte
+  uint64_t seed = 0;
+  int threads = 1;  // a step of a small model is too short to share
+};
+
+Arguments parse(int argc, char** argv) {
+  Arguments arguments;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name.rfind("--", 0) != 0) {
+      arguments.model = name;
+      continue;
+    }
+    TORCH_CHECK(i + 1 < argc, "expected a value after ", name);
+    const std::string value = argv[++i];
+    if (name == "--reference") {
+      arguments.reference = value;
+    } else if (name == "--prompt") {
+      arguments.prompt = value;
+    } else if (name == "--tokens") {
+      arguments.tokens = std::stoll(value);
+    } else if (name == "--temperature") {
+      arguments.temperature = std::stod(value);
+    } else if (name == "--seed") {
+      arguments.seed = std::stoull(value);
+    } else if (name == "--threads") {
+      arguments.threads = std::stoi(value);
+    } else {
+      TORCH_CHECK(false, "unknown option ", name);
+    }
+  }
+  TORCH_CHECK(!arguments.model.empty(), "expected the path of a model.pt");
+  return arguments;
+}
+
+// The model with its decoding methods. The cache is a list of pairs of tensors that only the model looks into.
+class Model {
+ public:
+  explicit Model(const std::string& path) : module_(torch::jit::load(path)) { module_.eval(); }
+
+  // Logits after each token: ids (batch, length) to (batch, length, vocabulary).
+  Tensor forward(const Tensor& ids) { return module_.forward({ids}).toTensor(); }
+
+  // Logits after the last token, (batch, vocabulary), and the cache to go on with.
+  std::tuple<Tensor, c10::IValue> prefill(const Tensor& ids) {
+    const auto result = module_.get_method("prefill")({ids}).toTuple();
+    return {result->elements()[0].toTensor(), result->elements()[1]};
+  }
+
+  // Reads one token for each row, (batch,), and advances the cache.
+  Tensor step(const Tensor& token, const c10::IValue& cache) {
+    return module_.get_method("step")({token, cache}).toTensor();
+  }
+
+ private:
+  torch::jit::Module module_;
+};
+
+double largest_difference(const Tensor& ours, const Tensor& theirs) {
+  TORCH_CHECK(ours.sizes() == theirs.sizes(), "expected logits of shape ", theirs.sizes(), ", but got ", ours.sizes());
+  const double difference = (ours - theirs).abs().max().item<double>();
+  return difference == difference ? difference : std::numeric_limits<double>::infinity();
+}
+
+// The largest difference from the logits that Python wrote down: of the prompt read at once, and of each decoding step.
+double compare(Model& model, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  TORCH_CHECK(file, "cannot read ", path);
+  const std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const auto reference = torch::jit::pickle_load(bytes).toGenericDict();
+  const auto at = [&](const char* name) { return reference.at(name).toTensor(); };
+
+  const Tensor prompt = at("prompt");
+  const Tensor tokens = at("tokens");
+  double difference = largest_difference(model.forward(prompt), at("prompt_logits"));
+
+  auto [logits, cache] = model.prefill(prompt);
+  std::vector<Tensor> decoded{logits};
+  for (int64_t i = 0; i < tokens.size(1); ++i) {
+    decoded.push_back(model.step(tokens.select(1, i), cache));
+  }
+  return std::max(difference, largest_difference(torch::stack(decoded, 1), at("decoded_logits")));
+}
+
+Tensor choose(const Tensor& logits, double temperature) {
+  if (temperature <= 0) {
+    return logits.argmax(-1);
+  }
+  return torch::multinomial(torch::softmax(logits / temperature, -1), 1).squeeze(-1);
+}
+
+// A byte as it can be shown on a terminal.
+char printable(int64_t byte) {
+  const bool shown = (byte >= ' ' && byte <= '~') || byte == '\n' || byte == '\t';
+  return shown ? static_cast<char>(byte) : '?';
+}
+
+void generate(Model& model, const Arguments& arguments) {
+  TORCH_CHECK(!arguments.prompt.empty(), "expected a prompt of at least one byte");
+  std::vector<int64_t> bytes;
+  for (const char c : arguments.prompt) {
+    bytes.push_back(static_cast<unsigned char>(c));
+  }
+  std::cout << "\n" << arguments.prompt << std::flush;
+
+  torch::manual_seed(arguments.seed);
+  auto [logits, cache] = model.prefill(torch::tensor(bytes).unsqueeze(0));
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < arguments.tokens; ++i) {
+    const Tensor token = choose(logits, arguments.temperature);
+    std::cout << printable(token.item<int64_t>()) << std::flush;
+    logits = model.step(token, cache);
+  }
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  std::cout << "\n\n"
+            << arguments.tokens << " tokens, " << static_cast<double>(arguments.tokens) / elapsed.count()
+            << " tokens/s\n";
+}
+
+int run(const Arguments& arguments) {
+  torch::set_num_threads(arguments.threads);
+  const torch::NoGradGuard no_grad;
+  Model model(arguments.model);
+  bool equal = true;
+  if (!arguments.reference.empty()) {
+    const double difference = compare(model, arguments.reference);
+    equal = difference < kLargestDifference;
+    std::cout << "largest difference from Python's logits: " << difference << (equal ? " < " : ", expected less than ")
+              << kLargestDifference << "\n";
+  }
+  generate(model, arguments);
+  return equal ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(parse(argc, argv));
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << "\n";
+    return 2;
+  }
+}
