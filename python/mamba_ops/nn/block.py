@@ -123,7 +123,10 @@ class MambaBlock(nn.Module):
         return self.out_proj(y.transpose(1, 2)), LayerCache(conv, state)
 
     def step(self, x: Tensor, cache: LayerCache) -> Tensor:
-        """Run one token, (batch, d_model) to the same shape, and advance `cache` in place. Not differentiable."""
+        """Run one token, (batch, d_model) to the same shape, and advance `cache` in place.
+
+        Not differentiable: call it under torch.no_grad().
+        """
         x, z = self.in_proj(x).chunk(2, dim=-1)
         seen = torch.cat([cache.conv, x.unsqueeze(-1)], dim=-1)
         cache.conv.copy_(seen[:, :, 1:])
