@@ -40,9 +40,6 @@ class ScanChecks : Checks {
     const SymInt slots = kernels::checkpoint_slots(length_, is_packed ? sequences : SymInt(0));
     shape("checkpoints", grad.checkpoints, "(batch, slots, dstate, dim)", {batch_, slots, dstate_, dim_});
     same_dtype("checkpoints", grad.checkpoints, "last_state", state);
-    TORCH_CHECK_VALUE(grad.checkpoints.is_contiguous(), op_,
-                      ": expected checkpoints to be contiguous, but got strides ", grad.checkpoints.sym_strides(),
-                      "; pass what _selective_scan_fwd returned");
   }
 
  private:

@@ -137,7 +137,7 @@ kernels::Coefficient ScanPlan::coefficient(Tensor& x) const {
 }
 
 ScanGradPlan::ScanGradPlan(const ScanGradArgs& args, const GradientArray& gradients)
-    : scan_(args.scan, ScanOutputs{Tensor(), Tensor(), args.checkpoints}),
+    : scan_(args.scan, ScanOutputs{Tensor(), Tensor(), args.checkpoints.contiguous()}),
       state_type_(state_type(args.scan)),
       gradients_(gradients),
       dout_(args.dout),
