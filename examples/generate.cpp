@@ -4,6 +4,7 @@
 //              [--threads N]
 //
 // Exits with 1 if a logit differs from Python's by 1e-4 or more.
+#include <ATen/Parallel.h>
 #include <torch/script.h>
 
 #include <algorithm>
@@ -149,7 +150,7 @@ void generate(Model& model, const Arguments& arguments) {
 }
 
 int run(const Arguments& arguments) {
-  torch::set_num_threads(arguments.threads);
+  at::set_num_threads(arguments.threads);
   const torch::NoGradGuard no_grad;
   Model model(arguments.model);
   bool equal = true;

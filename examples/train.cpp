@@ -42,7 +42,7 @@ struct ScanImpl : torch::nn::Module {
 TORCH_MODULE(Scan);
 
 int run() {
-  torch::set_num_threads(1);  // so small a model gains nothing from more
+  at::set_num_threads(1);  // so small a model gains nothing from more
   torch::manual_seed(0);
   Scan teacher;
   Scan student;

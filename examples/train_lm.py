@@ -24,6 +24,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--text", type=Path, help="file to learn from; default: the text of pydoc_data.topics")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for model.pt and reference.pt")
     parser.add_argument("--seconds", type=float, default=60, help="time to train for")
+    parser.add_argument("--steps", type=int, help="train for so many steps instead")
     parser.add_argument("--d-model", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--state", type=int, default=8, help="states per channel")
@@ -66,12 +67,15 @@ class Progress:
 
 
 def train(model: MambaLM, text: Tensor, args: argparse.Namespace) -> None:
-    """AdamW on random windows of the text, until the time is up; the learning rate warms up, then falls to zero."""
+    """AdamW on random windows of the text; the learning rate warms up, then falls to zero at the end."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01)
     window = torch.arange(args.length + 1)
     progress, start, steps, smooth = Progress(), time.perf_counter(), 0, math.nan
-    while (elapsed := time.perf_counter() - start) < args.seconds:
-        fraction = elapsed / args.seconds
+
+    def fraction_done() -> float:
+        return steps / args.steps if args.steps else (time.perf_counter() - start) / args.seconds
+
+    while (fraction := fraction_done()) < 1:
         for group in optimizer.param_groups:
             group["lr"] = args.lr * min(1.0, (steps + 1) / 20) * 0.5 * (1 + math.cos(math.pi * fraction))
         batch = text[torch.randint(len(text) - args.length, (args.batch, 1)) + window]

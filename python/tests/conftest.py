@@ -16,6 +16,12 @@ def device(request):
     return request.param
 
 
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """The tensors here are too small to share; threads that wait for each other only slow a busy machine down."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
@@ -41,7 +47,25 @@ def run_python(package_path):
 
     def run(*arguments, code=None, path=package_path, cwd=None):
         command = [sys.executable, *(["-c", code] if code is not None else map(str, arguments))]
-        environment = {**os.environ, "PYTHONPATH": str(path)}
+        environment = {**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
         return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def build():
+    """Build a CMake project against the mamba_ops package under test."""
+
+    def run(*command):
+        result = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout + result.stderr
+
+    def build(source, binary):
+        import mamba_ops
+
+        prefix = f"-DCMAKE_PREFIX_PATH={mamba_ops.cmake_prefix_path()}"
+        run("cmake", "-S", source, "-B", binary, prefix, f"-DPython3_EXECUTABLE={sys.executable}")
+        run("cmake", "--build", binary, "--parallel", 2)
+
+    return build
