@@ -38,7 +38,7 @@ class ScanChecks : Checks {
     }
     device("checkpoints", grad.checkpoints);
     const SymInt slots = kernels::checkpoint_slots(length_, is_packed ? sequences : SymInt(0));
-    shape("checkpoints", grad.checkpoints, "(batch, slots, dstate, dim)", {batch_, slots, dstate_, dim_});
+    shape("checkpoints", grad.checkpoints, "(batch, slots x dstate, dim)", {batch_, slots * dstate_, dim_});
     same_dtype("checkpoints", grad.checkpoints, "last_state", state);
   }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/real.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "mamba/kernels/config.h"
 
@@ -56,11 +57,12 @@ ScanOutputs allocate_outputs(const ScanArgs& args, bool with_checkpoints) {
   const at::TensorOptions state = u.options().dtype(state_type(args));
 
   ScanOutputs outputs;
-  outputs.out = at::empty_like(u);
+  outputs.out = is_packed ? at::zeros_like(u) : at::empty_like(u);  // tokens may lie outside every sequence
   outputs.last_state = at::empty_symint({sequences, dim, dstate}, state);
   if (with_checkpoints) {
     const c10::SymInt slots = kernels::checkpoint_slots(u.sym_size(2), is_packed ? sequences : c10::SymInt(0));
-    outputs.checkpoints = at::empty_symint({u.sym_size(0), slots, dstate, dim}, state);
+    outputs.checkpoints = is_packed ? at::zeros_symint({u.sym_size(0), slots * dstate, dim}, state)  // as may slots
+                                    : at::empty_symint({u.sym_size(0), slots * dstate, dim}, state);
   }
   return outputs;
 }
@@ -70,7 +72,12 @@ GradientArray allocate_gradients(const ScanGradArgs& args) {
   GradientArray gradients;
   for (size_t i = 0; i < kGradients; ++i) {
     const bool is_wanted = args.mask[i] && inputs[i].defined();
-    gradients[i] = is_wanted ? at::empty_like(inputs[i]) : at::empty({0}, args.scan.u.options());
+    const bool has_gaps = args.scan.cu_seqlens.defined() && (i == kU || i == kDelta || i == kZ);
+    if (is_wanted) {
+      gradients[i] = has_gaps ? at::zeros_like(inputs[i]) : at::empty_like(inputs[i]);
+    } else {
+      gradients[i] = at::empty({0}, args.scan.u.options());
+    }
   }
   return gradients;
 }
@@ -111,8 +118,7 @@ ScanPlan::ScanPlan(const ScanArgs& args, const ScanOutputs& outputs) : args_(arg
   p.out = activation(outputs.out);
   p.last_state = data(outputs.last_state);
   p.checkpoints = data(outputs.checkpoints);
-  if (outputs.checkpoints.defined()) p.checkpoint_slots = outputs.checkpoints.size(1);
-  if (p.cu_seqlens && outputs.out.defined()) outputs.out.zero_();  // tokens outside every sequence
+  p.checkpoint_slots = kernels::checkpoint_slots(p.length, p.cu_seqlens ? p.sequences : int64_t{0});
 }
 
 kernels::Coefficient ScanPlan::coefficient(Tensor& x) const {
@@ -147,9 +153,6 @@ ScanGradPlan::ScanGradPlan(const ScanGradArgs& args, const GradientArray& gradie
   params_.scan = p;
   params_.dout = activation(dout_);
   params_.dlast_state = data(dlast_state_);
-  for (const Gradient along_time : {kU, kDelta, kZ}) {
-    if (p.cu_seqlens && gradients[along_time].numel() > 0) gradients[along_time].zero_();
-  }
   params_.du = activation(gradients[kU]);
   params_.ddelta = activation(gradients[kDelta]);
   params_.dz = activation(gradients[kZ]);

@@ -10,9 +10,11 @@ namespace mamba {
 
 /// The outputs of a forward, allocated alike for real and meta tensors.
 struct ScanOutputs {
-  Tensor out;          // like u
-  Tensor last_state;   // (batch or sequences, dim, dstate)
-  Tensor checkpoints;  // (batch, slots, dstate, dim); undefined unless asked for
+  Tensor out;         // like u
+  Tensor last_state;  // (batch or sequences, dim, dstate)
+  // (batch, slots x dstate, dim); undefined unless asked for. Slots are no dimension of their own: a graph with dynamic
+  // sizes would be specialised on whether there is one.
+  Tensor checkpoints;
 };
 ScanOutputs allocate_outputs(const ScanArgs& args, bool with_checkpoints);
 

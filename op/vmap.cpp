@@ -145,7 +145,7 @@ Results scan(const char* op, const ScanArgs& args) {
 
   const ScanArgs folded = into_channels ? fold_into_channels(vmap, args) : fold_into_batch(vmap, args);
   Results results = as_vector(kCall(folded));
-  constexpr int64_t kChannelsOf[] = {1, 1, 3};  // out, last_state, checkpoints
+  constexpr int64_t kChannelsOf[] = {1, 1, 2};  // out, last_state, checkpoints
   for (size_t i = 0; i < results.size(); ++i) results[i] = vmap.unfold(results[i], into_channels ? kChannelsOf[i] : 0);
   return results;
 }
@@ -182,7 +182,7 @@ BackwardResult selective_scan_bwd(const ScanGradArgs& args) {
   } else {
     results = as_vector(
         call_selective_scan_bwd({vmap.fold(args.dout, 1), vmap.fold(args.dlast_state, 1),
-                                 fold_into_channels(vmap, args.scan), vmap.fold(args.checkpoints, 3), args.mask}));
+                                 fold_into_channels(vmap, args.scan), vmap.fold(args.checkpoints, 2), args.mask}));
     const GradientArray inputs = differentiable(args.scan);
     for (size_t i = 0; i < kGradients; ++i) {
       if (!args.mask[i] || !inputs[i].defined()) continue;  // an empty tensor, the same for all

@@ -3,9 +3,10 @@
 Importing the package loads the library, which registers `torch.ops.mamba.*`.
 """
 
-from . import _library
+from . import _flops, _library
 
 _library.load()
+_flops.register()
 
 from . import compat, nn, reference  # noqa: E402  they use the operators
 from ._info import __version__, info  # noqa: E402
