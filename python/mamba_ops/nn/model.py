@@ -164,9 +164,7 @@ class MambaLM(nn.Module):
     def _cast(self, dtype: Optional[torch.dtype]) -> "MambaLM":
         if dtype is not None:
             for name, parameter in self.named_parameters():
-                is_of_the_scan = name.endswith(("A_log", ".D", "dt_proj.bias"))
-                if not is_of_the_scan or dtype is torch.float64:
-                    parameter.data = parameter.data.to(dtype)
-                else:
-                    parameter.data = parameter.data.to(torch.float32)
+                of_the_scan = name.endswith(("A_log", ".D", "dt_proj.bias"))
+                wanted = torch.promote_types(dtype, torch.float32) if of_the_scan else dtype
+                parameter.data = parameter.data.to(wanted)
         return self
