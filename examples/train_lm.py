@@ -27,7 +27,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="train for so many steps instead")
     parser.add_argument("--d-model", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--state", type=int, default=8, help="states per channel")
+    parser.add_argument("--state", type=int, default=16, help="states per channel")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=128, help="bytes of context in training")
     parser.add_argument("--lr", type=float, default=5e-3, help="highest learning rate")
