@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import List
 
 import torch
-from torch import Tensor
-
 from mamba_ops.nn import LayerCache, MambaConfig, MambaLM
+from torch import Tensor
 
 PROMPT, STEPS = "Mamba is a state space model", 16
 

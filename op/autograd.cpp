@@ -9,6 +9,7 @@
 #include <torch/library.h>
 
 #include "checks.h"
+#include "double_backward.h"
 #include "scan_math.h"
 
 namespace mamba {
@@ -190,16 +191,15 @@ OutAndState selective_scan_with_state(const ScanArgs& args) {
   return call_selective_scan_with_state(args);
 }
 
-/// A gradient that is to be differentiated again is computed by the differentiable formula.
+/// Tangents go through the differentiable formula; a gradient that may be differentiated again gets a node behind it.
 BackwardResult selective_scan_bwd(const ScanGradArgs& args) {
   const GradientArray inputs = differentiable(args.scan);
   const std::array<Tensor, 2> gradients = {args.dout, args.dlast_state};
-  const bool is_differentiated = any_requires_grad(inputs) || any_requires_grad(gradients) || any_has_tangent(inputs) ||
-                                 any_has_tangent(gradients);
-  if (is_differentiated) {
+  if (any_has_tangent(inputs) || any_has_tangent(gradients)) {
     check_scan_grad(args);
     return as_tuple(scan_grad_math(args));
   }
+  if (any_requires_grad(inputs) || any_requires_grad(gradients)) return differentiable_backward(args);
   const at::AutoDispatchBelowADInplaceOrView below;
   return call_selective_scan_bwd(args);
 }

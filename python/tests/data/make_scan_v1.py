@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import List, Tuple
 
+import mamba_ops  # noqa: F401  registers the operators
 import torch
 from torch import Tensor
-
-import mamba_ops  # noqa: F401  registers the operators
 
 
 class ScanV1(torch.nn.Module):
@@ -20,7 +19,13 @@ class ScanV1(torch.nn.Module):
         self.A = torch.nn.Parameter(-torch.rand(4, 3, generator=generator))
         self.D = torch.nn.Parameter(normal(4))
         self.delta_bias = torch.nn.Parameter(normal(4))
-        self.args: List[Tensor] = [normal(2, 4, 9), normal(2, 4, 9), normal(2, 3, 9), normal(2, 2, 3, 9), normal(2, 4, 9)]
+        self.args: List[Tensor] = [
+            normal(2, 4, 9),
+            normal(2, 4, 9),
+            normal(2, 3, 9),
+            normal(2, 2, 3, 9),
+            normal(2, 4, 9),
+        ]
         self.args.append(normal(2, 4, 3))
         self.expected: Tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
 
