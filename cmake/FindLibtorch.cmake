@@ -72,6 +72,10 @@ if(Libtorch_FOUND AND NOT TARGET libtorch::torch)
     endif()
   endforeach()
   set_property(TARGET libtorch::torch_cpu PROPERTY INTERFACE_LINK_LIBRARIES libtorch::c10)
+  # A package of AOTInductor needs libtorch.so by that name, and finds it among the libraries of the process.
+  if(EXISTS "${Libtorch_DIR}/lib/libtorch.so")
+    string(APPEND _forced ",${Libtorch_DIR}/lib/libtorch.so")
+  endif()
   # Backends register themselves when loaded; no symbol refers to them, so a linker would drop them. The targets are
   # listed again for the run path.
   add_library(libtorch::torch INTERFACE IMPORTED)

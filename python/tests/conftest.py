@@ -69,3 +69,11 @@ def build():
         run("cmake", "--build", binary, "--parallel", 2)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def programs(source_root, tmp_path_factory, build):
+    """The folder of the built C++ examples."""
+    folder = tmp_path_factory.mktemp("examples")
+    build(source_root / "examples", folder)
+    return folder

@@ -7,13 +7,6 @@ import torch
 
 
 @pytest.fixture(scope="module")
-def programs(source_root, tmp_path_factory, build):
-    folder = tmp_path_factory.mktemp("examples")
-    build(source_root / "examples", folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def trained(source_root, tmp_path_factory, run_python):
     """The folder where train_lm.py left its files, and what it printed."""
     folder = tmp_path_factory.mktemp("trained")
