@@ -1,17 +1,17 @@
-// The generic kernels on the CPU.
+#include "generic/cpu.h"
+
 #include "generic/scan.h"
 #include "generic/select.h"
 #include "generic/update.h"
-#include "mamba/kernels/scan.h"
 
-namespace mamba::kernels::cpu {
+namespace mamba::kernels::generic::cpu {
 
 int64_t forward_work(const ScanParams& params) {
   return params.sequences * params.dim;
 }
 
 void forward(const ScanParams& params, Range range) {
-  generic::select(params, [&](auto activation, auto state) {
+  select(params, [&](auto activation, auto state) {
     for (int64_t i = range.begin; i < range.end; ++i) {
       generic::forward<typename decltype(activation)::type, typename decltype(state)::type>(params, i / params.dim,
                                                                                             i % params.dim);
@@ -25,7 +25,7 @@ int64_t backward_work(const ScanGradParams& params) {
 
 void backward(const ScanGradParams& params, Range range) {
   const ChannelBlocks blocks = channel_blocks(params.scan);
-  generic::select(params.scan, [&](auto activation, auto state) {
+  select(params.scan, [&](auto activation, auto state) {
     for (int64_t i = range.begin; i < range.end; ++i) {
       generic::backward<typename decltype(activation)::type, typename decltype(state)::type>(
           params, blocks, i / blocks.count, i % blocks.count);
@@ -38,8 +38,8 @@ int64_t update_work(const UpdateParams& params) {
 }
 
 void update(const UpdateParams& params, Range range) {
-  generic::select(params.activation_type, [&](auto activation) {
-    generic::select(params.state_type, [&](auto stored) {
+  select(params.activation_type, [&](auto activation) {
+    select(params.state_type, [&](auto stored) {
       for (int64_t i = range.begin; i < range.end; ++i) {
         const int64_t channel = i / params.head_dim;
         generic::update<typename decltype(activation)::type, typename decltype(stored)::type>(
@@ -49,24 +49,4 @@ void update(const UpdateParams& params, Range range) {
   });
 }
 
-namespace {
-
-template <class Real>
-void ordered_sum(const Real* partial, int64_t partials, int64_t count, Real* total, Range range) {
-  for (int64_t i = range.begin; i < range.end; ++i) total[i] = 0;
-  for (int64_t k = 0; k < partials; ++k) {
-    for (int64_t i = range.begin; i < range.end; ++i) total[i] += partial[k * count + i];
-  }
-}
-
-}  // namespace
-
-void ordered_sum(const void* partial, int64_t partials, int64_t count, bool is_double, void* total, Range range) {
-  if (is_double) {
-    ordered_sum(static_cast<const double*>(partial), partials, count, static_cast<double*>(total), range);
-  } else {
-    ordered_sum(static_cast<const float*>(partial), partials, count, static_cast<float*>(total), range);
-  }
-}
-
-}  // namespace mamba::kernels::cpu
+}  // namespace mamba::kernels::generic::cpu

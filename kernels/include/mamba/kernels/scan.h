@@ -11,6 +11,10 @@ namespace mamba::kernels {
 
 namespace cpu {
 
+/// The ISA level whose kernels run in this process: "baseline", on x86-64 also "v3" (AVX2) or "v4" (AVX-512).
+/// MAMBA_OPS_CPU in the environment names the highest one to use.
+const char* level_name();
+
 int64_t forward_work(const ScanParams& params);
 void forward(const ScanParams& params, Range range);
 

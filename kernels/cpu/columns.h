@@ -1,0 +1,101 @@
+// Between memory, where a channel is a row of steps or of states, and vectors, where a channel is a lane: column i of
+// some rows is the vector of their elements i.
+//
+// There are always as many rows as lanes. Rows past the last channel repeat it: what such a lane computes is what the
+// last channel's own lane computes, so that storing it again does no harm, and only sums over lanes need care.
+#pragma once
+
+#include "cpu/convert.h"
+#include "cpu/shuffle.h"
+#include "cpu/vec.h"
+
+namespace mamba::kernels::cpu::MAMBA_OPS_CPU_LEVEL {
+
+template <class T>
+struct Rows {
+  using Stored = std::remove_const_t<T>;
+  using V = Vec<Wide<Stored>>;
+  static constexpr int kCount = kLanes<Wide<Stored>>;
+
+  T* row[kCount];
+  bool adjacent;  // a column is contiguous in memory
+
+  /// `count` rows that begin `stride` elements apart.
+  MAMBA_INLINE Rows(T* first, int64_t stride, int64_t count) : adjacent(stride == 1 && count >= kCount) {
+    for (int i = 0; i < kCount; ++i) row[i] = first + (i < count ? i : count - 1) * stride;
+  }
+  /// The rows of `count` channels from `channel` on, where `group_size` channels share one.
+  MAMBA_INLINE Rows(T* first, int64_t stride, int64_t channel, int64_t count, int64_t group_size) : adjacent(false) {
+    for (int i = 0; i < kCount; ++i) row[i] = first + (channel + (i < count ? i : count - 1)) / group_size * stride;
+  }
+
+  MAMBA_INLINE V column(int64_t at) const {
+    if (adjacent) return widened<Stored>(load<Storage<Stored>>(row[0] + at));
+    Stored gathered[kCount];
+    for (int i = 0; i < kCount; ++i) gathered[i] = row[i][at];
+    return widened<Stored>(load<Storage<Stored>>(gathered));
+  }
+  MAMBA_INLINE void set_column(int64_t at, V value) const {
+    const Storage<Stored> stored = narrowed<Stored>(value);
+    if (adjacent) return store(row[0] + at, stored);
+    Stored scattered[kCount];
+    store(scattered, stored);
+    for (int i = 0; i < kCount; ++i) row[i][at] = scattered[i];
+  }
+
+  /// Columns at, at + 1, ... at + kSpan - 1.
+  MAMBA_INLINE void block(int64_t at, V* columns) const {
+    for (int i = 0; i < kSpan<Wide<Stored>>; ++i) columns[i] = pieces(at, i);
+    transpose_blocks(columns);
+  }
+  MAMBA_INLINE void set_block(int64_t at, const V* columns) const {
+    V block[kSpan<Wide<Stored>>];
+    for (int i = 0; i < kSpan<Wide<Stored>>; ++i) block[i] = columns[i];
+    transpose_blocks(block);
+    for (int i = 0; i < kSpan<Wide<Stored>>; ++i) set_pieces(at, i, block[i]);
+  }
+
+ private:
+  // kSpan elements of every kSpan-th row.
+  MAMBA_INLINE V pieces(int64_t at, int first) const {
+    constexpr int kStep = kSpan<Wide<Stored>>, kPieces = kCount / kStep;
+    using Piece = std::conditional_t<kStep * sizeof(Stored) == 16, Span, uint64_t>;
+    Piece piece[kPieces];
+    for (int i = 0; i < kPieces; ++i) piece[i] = load<Piece>(row[first + i * kStep] + at);
+    return widened<Stored>(joined<Storage<Stored>>(piece));
+  }
+  MAMBA_INLINE void set_pieces(int64_t at, int first, V value) const {
+    constexpr int kStep = kSpan<Wide<Stored>>, kPieces = kCount / kStep;
+    using Piece = std::conditional_t<kStep * sizeof(Stored) == 16, Span, uint64_t>;
+    Piece piece[kPieces];
+    split(narrowed<Stored>(value), piece);
+    for (int i = 0; i < kPieces; ++i) store(row[first + i * kStep] + at, piece[i]);
+  }
+};
+
+/// Columns at, at + stride, ... into columns[0], columns[step], ...
+template <class T, class V>
+void load_columns(const Rows<T>& rows, int64_t at, int64_t stride, int64_t count, V* columns, int64_t step = 1) {
+  constexpr int kBlock = kSpan<Element<V>>;
+  int64_t i = 0;
+  if (stride == 1 && !rows.adjacent) {
+    for (; i + kBlock <= count; i += kBlock) {
+      V block[kBlock];
+      rows.block(at + i, block);
+      for (int j = 0; j < kBlock; ++j) columns[(i + j) * step] = block[j];
+    }
+  }
+  for (; i < count; ++i) columns[i * step] = rows.column(at + i * stride);
+}
+
+template <class T, class V>
+void store_columns(const Rows<T>& rows, int64_t at, int64_t stride, int64_t count, const V* columns) {
+  constexpr int kBlock = kSpan<Element<V>>;
+  int64_t i = 0;
+  if (stride == 1 && !rows.adjacent) {
+    for (; i + kBlock <= count; i += kBlock) rows.set_block(at + i, columns + i);
+  }
+  for (; i < count; ++i) rows.set_column(at + i * stride, columns[i]);
+}
+
+}  // namespace mamba::kernels::cpu::MAMBA_OPS_CPU_LEVEL

@@ -1,0 +1,111 @@
+// From work to pieces, and from pieces to the kernels of the best ISA level that this CPU has. The generic kernels take
+// what those have no form of: a complex A.
+#include <cstdlib>
+#include <cstring>
+
+#include "cpu/level.h"
+#include "generic/cpu.h"
+#include "generic/scan.h"
+#include "mamba/kernels/config_cpu.h"
+#include "mamba/kernels/scan.h"
+
+namespace mamba::kernels::cpu {
+
+namespace {
+
+struct Level {
+  const char* name;
+  bool is_supported;
+  const Kernels* kernels;
+};
+
+/// MAMBA_OPS_CPU names the highest level to use. Without it that is the highest there is.
+Level choose_level() {
+#ifdef __x86_64__
+  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                  __builtin_cpu_supports("avx512vl");
+  const Level levels[] = {
+      {"v4", v4, &v4::kKernels}, {"v3", v3, &v3::kKernels}, {"baseline", true, &baseline::kKernels}};
+#else
+  const Level levels[] = {{"baseline", true, &baseline::kKernels}};
+#endif
+  const char* highest = std::getenv("MAMBA_OPS_CPU");
+  bool is_known = false;
+  for (const Level& level : levels) is_known = is_known || (highest && std::strcmp(highest, level.name) == 0);
+  bool is_allowed = !is_known;
+  for (const Level& level : levels) {
+    is_allowed = is_allowed || std::strcmp(highest, level.name) == 0;
+    if (is_allowed && level.is_supported) return level;
+  }
+  return levels[sizeof(levels) / sizeof(Level) - 1];
+}
+
+const Level& level() {
+  static const Level chosen = choose_level();
+  return chosen;
+}
+
+ScanPiece piece_of(const ScanParams& p, int64_t sequence, Range channels) {
+  const generic::Sequence s = generic::sequence(p, sequence);
+  return {sequence, s.batch, s.start, s.steps, s.slot, channels, {0, s.steps}};
+}
+
+}  // namespace
+
+const char* level_name() {
+  return level().name;
+}
+
+int64_t forward_work(const ScanParams& params) {
+  if (params.is_complex) return generic::cpu::forward_work(params);
+  return params.sequences * ceil_div(params.dim, kForwardChannels);
+}
+
+void forward(const ScanParams& params, Range range) {
+  if (params.is_complex) return generic::cpu::forward(params, range);
+  const int64_t blocks = ceil_div(params.dim, kForwardChannels);
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const int64_t first = i % blocks * kForwardChannels, end = first + kForwardChannels;
+    level().kernels->forward(params, piece_of(params, i / blocks, {first, end < params.dim ? end : params.dim}));
+  }
+}
+
+int64_t backward_work(const ScanGradParams& params) {
+  return generic::cpu::backward_work(params);
+}
+
+void backward(const ScanGradParams& params, Range range) {
+  generic::cpu::backward(params, range);
+}
+
+int64_t update_work(const UpdateParams& params) {
+  return generic::cpu::update_work(params);
+}
+
+void update(const UpdateParams& params, Range range) {
+  generic::cpu::update(params, range);
+}
+
+namespace {
+
+template <class Real>
+void add_up(const Real* partial, int64_t partials, int64_t count, Real* total, Range range) {
+  for (int64_t i = range.begin; i < range.end; ++i) total[i] = 0;
+  for (int64_t k = 0; k < partials; ++k) {
+    for (int64_t i = range.begin; i < range.end; ++i) total[i] += partial[k * count + i];
+  }
+}
+
+}  // namespace
+
+void ordered_sum(const void* partial, int64_t partials, int64_t count, bool is_double, void* total, Range range) {
+  if (is_double) {
+    add_up(static_cast<const double*>(partial), partials, count, static_cast<double*>(total), range);
+  } else {
+    add_up(static_cast<const float*>(partial), partials, count, static_cast<float*>(total), range);
+  }
+}
+
+}  // namespace mamba::kernels::cpu

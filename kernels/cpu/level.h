@@ -1,0 +1,38 @@
+// What an ISA level offers to dispatch.cpp: the kernels, each for one piece of work.
+#pragma once
+
+#include "mamba/kernels/params.h"
+
+namespace mamba::kernels::cpu {
+
+/// Some channels of one sequence over some of its steps, which are counted in the scan's order.
+struct ScanPiece {
+  int64_t sequence = 0;  // the row of its states
+  int64_t batch = 0;     // where it lies: from time `start` on, `steps` points of time
+  int64_t start = 0, steps = 0;
+  int64_t slot = 0;  // of its first checkpoint
+  Range channels;
+  Range scanned;
+
+  /// The points of time of some steps.
+  Range time(Range some, bool reverse) const {
+    return reverse ? Range{start + steps - some.end, start + steps - some.begin}
+                   : Range{start + some.begin, start + some.end};
+  }
+};
+
+struct Kernels {
+  void (*forward)(const ScanParams& params, const ScanPiece& piece);
+};
+
+namespace baseline {
+extern const Kernels kKernels;
+}
+namespace v3 {
+extern const Kernels kKernels;
+}
+namespace v4 {
+extern const Kernels kKernels;
+}
+
+}  // namespace mamba::kernels::cpu
