@@ -8,7 +8,7 @@ from . import _flops, _library
 _library.load()
 _flops.register()
 
-from . import compat, nn, reference  # noqa: E402  they use the operators
+from . import compat, nn, onnx, reference  # noqa: E402  they use the operators
 from ._info import __version__, info  # noqa: E402
 from ._library import cmake_prefix_path, library_path  # noqa: E402
 from .ops import (  # noqa: E402
@@ -27,6 +27,7 @@ __all__ = [
     "library_path",
     "mamba_scan",
     "nn",
+    "onnx",
     "reference",
     "selective_scan",
     "selective_scan_forward",
