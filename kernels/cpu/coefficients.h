@@ -19,7 +19,7 @@ void load_shared(const Coefficient& x, const Stored* first, int64_t states, int6
   using V = Vec<Wide<Stored>>;
   constexpr int kWidth = kLanes<Wide<Stored>>;
   static_assert(kSteps % kWidth == 0);
-  // Here the lanes are points of time, and a column is a state.
+  // Here the lanes are points of time, and a column is a state. The tile is aligned to vectors.
   for (int64_t t = 0; t < steps; t += kWidth) {
     const Rows<const Stored> rows(first + t * x.length_stride, x.length_stride, steps - t);
     load_columns(rows, 0, x.state_stride, states, reinterpret_cast<V*>(&tile[0][t]), kSteps / kWidth);

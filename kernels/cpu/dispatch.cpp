@@ -73,11 +73,17 @@ void forward(const ScanParams& params, Range range) {
 }
 
 int64_t backward_work(const ScanGradParams& params) {
-  return generic::cpu::backward_work(params);
+  if (params.scan.is_complex) return generic::cpu::backward_work(params);
+  return params.scan.sequences * BackwardPieces(params.scan).count;
 }
 
 void backward(const ScanGradParams& params, Range range) {
-  generic::cpu::backward(params, range);
+  if (params.scan.is_complex) return generic::cpu::backward(params, range);
+  const BackwardPieces pieces(params.scan);
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const ScanPiece piece = piece_of(params.scan, i / pieces.count, pieces.channels(i % pieces.count));
+    level().kernels->backward(params, piece, pieces.blocks);
+  }
 }
 
 int64_t update_work(const UpdateParams& params) {

@@ -81,7 +81,7 @@ class ForwardTile {
   /// States n, n + 1, ... n + kStates - 1.
   template <class Entry, int kStates>
   void scan_states(int64_t n) {
-    Entry B[kStates][kSteps], C[kStates][kSteps];
+    alignas(kVectorBytes) Entry B[kStates][kSteps], C[kStates][kSteps];
     load_coefficient_of<T>(p.B, p.dim, piece.batch, lanes.channels, n, kStates, time, B);
     load_coefficient_of<T>(p.C, p.dim, piece.batch, lanes.channels, n, kStates, time, C);
 

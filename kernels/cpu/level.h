@@ -1,6 +1,7 @@
 // What an ISA level offers to dispatch.cpp: the kernels, each for one piece of work.
 #pragma once
 
+#include "mamba/kernels/config_cpu.h"
 #include "mamba/kernels/params.h"
 
 namespace mamba::kernels::cpu {
@@ -23,6 +24,7 @@ struct ScanPiece {
 
 struct Kernels {
   void (*forward)(const ScanParams& params, const ScanPiece& piece);
+  void (*backward)(const ScanGradParams& params, const ScanPiece& piece, const ChannelBlocks& blocks);
 };
 
 namespace baseline {

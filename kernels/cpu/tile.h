@@ -57,6 +57,12 @@ struct Lanes {
     if (!x) return V{};
     return Rows<const Real>(static_cast<const Real*>(x) + channels.begin, 1, count()).column(0);
   }
+  /// Adds to a (rows, dim) sum, unless it is absent.
+  void add(void* x, int64_t row, V terms) const {
+    if (!x) return;
+    const Rows<Real> sums(static_cast<Real*>(x) + row * dim + channels.begin, 1, count());
+    sums.set_column(0, sums.column(0) + terms);
+  }
   template <class State>
   Rows<State> states(State* x, int64_t row, int64_t dstate) const {
     return {x + (row * dim + channels.begin) * dstate, dstate, count()};
