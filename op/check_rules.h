@@ -73,6 +73,10 @@ inline bool is_activation_type(at::ScalarType type) {
   return type == at::kFloat || type == at::kHalf || type == at::kBFloat16 || type == at::kDouble;
 }
 
+inline bool has_bounds(const Tensor& cu_seqlens) {
+  return cu_seqlens.dim() == 1 && cu_seqlens.sym_size(0).sym_gt(0).expect_true(__FILE__, __LINE__);
+}
+
 /// The checks of one call, in the words of one operator.
 class Checks {
  public:
@@ -106,6 +110,11 @@ class Checks {
                      text(type));
   }
 
+  void index_dtype(const char* name, const Tensor& x) const {
+    TORCH_CHECK_TYPE(x.scalar_type() == at::kInt || x.scalar_type() == at::kLong, op_, ": expected ", name,
+                     " to be int32 or int64, but got ", text(x.scalar_type()));
+  }
+
   void shape(const char* name, const Tensor& x, const char* symbols, std::initializer_list<SymInt> shape) const {
     TORCH_CHECK_VALUE(has_shape(x, shape), op_, ": expected ", name, " to have the shape ", symbols, " = ", text(shape),
                       ", but got ", text(x.sym_sizes()));
@@ -122,6 +131,61 @@ class Checks {
     const bool is_divisor = groups.sym_gt(0).expect_true(__FILE__, __LINE__) && same(channels % groups, 0);
     TORCH_CHECK_VALUE(is_divisor, op_, ": expected ", what, " (", channels, ") to be divisible by the groups of ", name,
                       ", but got ", groups, " groups");
+  }
+
+  /// Bounds of packed sequences along `length`; without them undefined.
+  void packing(const Tensor& cu_seqlens, const SymInt& batch, const SymInt& length) const {
+    if (!cu_seqlens.defined()) return;
+    device("cu_seqlens", cu_seqlens);
+    index_dtype("cu_seqlens", cu_seqlens);
+    TORCH_CHECK_VALUE(has_bounds(cu_seqlens), op_, ": expected cu_seqlens to have the shape (sequences + 1), but got ",
+                      text(cu_seqlens.sym_sizes()));
+    TORCH_CHECK_VALUE(same(batch, 1), op_, ": expected cu_seqlens to come with a batch of 1, but got batch ", batch,
+                      "; pack the sequences one after another along length");
+    if (!has_readable_values(cu_seqlens)) return;
+    const Tensor bounds = cu_seqlens.to(at::kLong).contiguous();
+    const int64_t* c = bounds.const_data_ptr<int64_t>();
+    const int64_t most = length.guard_int(__FILE__, __LINE__);
+    for (int64_t i = 0; i < bounds.numel(); ++i) {
+      TORCH_CHECK_VALUE(c[i] >= 0 && c[i] <= most, op_, ": expected cu_seqlens to lie between 0 and length (", most,
+                        "), but got ", c[i], " at index ", i);
+      TORCH_CHECK_VALUE(i == 0 || c[i] >= c[i - 1], op_, ": expected cu_seqlens not to decrease, but got ", c[i],
+                        " after ", c[i - 1], " at index ", i);
+    }
+  }
+
+  /// The rows of a state that is per batch row, or per packed sequence. Where cu_seqlens is wrong, and will be named,
+  /// any number will do.
+  SymInt state_rows(const Tensor& cu_seqlens, const SymInt& batch, const Tensor& state) const {
+    if (!cu_seqlens.defined()) return batch;
+    if (has_bounds(cu_seqlens)) return cu_seqlens.sym_size(0) - 1;
+    return state.dim() > 0 ? state.sym_size(0) : SymInt(0);
+  }
+
+  /// The slot of each row of a step.
+  void slots(const Tensor& indices, const SymInt& batch, const SymInt& slots) const {
+    if (!indices.defined()) return;
+    device("state_batch_indices", indices);
+    index_dtype("state_batch_indices", indices);
+    shape("state_batch_indices", indices, "(batch)", {batch});
+    if (!has_readable_values(indices)) return;
+    const Tensor rows = indices.to(at::kLong).contiguous();
+    const int64_t* slot = rows.const_data_ptr<int64_t>();
+    const int64_t most = slots.guard_int(__FILE__, __LINE__);
+    for (int64_t i = 0; i < rows.numel(); ++i) {
+      TORCH_CHECK_VALUE(slot[i] < most, op_, ": expected state_batch_indices to be below the number of slots (", most,
+                        "), but got ", slot[i], " at row ", i, "; negative means padding");
+    }
+  }
+
+  /// A state that is written to.
+  void own_memory(const char* name, const Tensor& x) const {
+    for (int64_t i = 0; i < x.dim(); ++i) {
+      const bool overlaps = x.sym_stride(i).maybe_as_int() == 0 && x.sym_size(i).maybe_as_int().value_or(2) > 1;
+      TORCH_CHECK_VALUE(!overlaps, op_, ": expected ", name, " to have memory of its own for every element, but got ",
+                        "stride 0 in dimension ", i, " of ", text(x.sym_sizes()), "; pass ", name,
+                        ".contiguous() and keep that tensor");
+    }
   }
 
  protected:

@@ -21,7 +21,7 @@ class ScanChecks : Checks {
     activation("z", args_.z);
     per_channel("delta_bias", args_.delta_bias);
     initial_state();
-    cu_seqlens();
+    packing(args_.cu_seqlens, batch_, length_);
   }
 
   /// What the backward takes besides; run() has been.
@@ -118,40 +118,10 @@ class ScanChecks : Checks {
     const Tensor& x = args_.initial_state;
     if (!x.defined()) return;
     device("initial_state", x);
-    const Tensor& bounds = args_.cu_seqlens;
-    if (!bounds.defined()) {
-      shape("initial_state", x, "(batch, dim, dstate)", {batch_, dim_, dstate_});
-    } else if (bounds.dim() == 1 && bounds.sym_size(0).sym_gt(0).expect_true(__FILE__, __LINE__)) {
-      shape("initial_state", x, "(sequences, dim, dstate)", {bounds.sym_size(0) - 1, dim_, dstate_});
-    } else {  // cu_seqlens is wrong and will be named: the number of sequences is not known
-      shape("initial_state", x, "(sequences, dim, dstate)", {x.dim() > 0 ? x.sym_size(0) : SymInt(0), dim_, dstate_});
-    }
+    const char* symbols = args_.cu_seqlens.defined() ? "(sequences, dim, dstate)" : "(batch, dim, dstate)";
+    shape("initial_state", x, symbols, {state_rows(args_.cu_seqlens, batch_, x), dim_, dstate_});
     if (is_complex_) return same_dtype("initial_state", x, "A", args_.A.scalar_type());
     parameter_dtype("initial_state", x, type_);
-  }
-
-  void cu_seqlens() const {
-    const Tensor& x = args_.cu_seqlens;
-    if (!x.defined()) return;
-    device("cu_seqlens", x);
-    TORCH_CHECK_TYPE(x.scalar_type() == at::kInt || x.scalar_type() == at::kLong, op_,
-                     ": expected cu_seqlens to be int32 or int64, but got ", text(x.scalar_type()));
-    TORCH_CHECK_VALUE(x.dim() == 1 && x.sym_size(0).sym_gt(0).expect_true(__FILE__, __LINE__), op_,
-                      ": expected cu_seqlens to have the shape (sequences + 1), but got ", text(x.sym_sizes()));
-    TORCH_CHECK_VALUE(same(batch_, 1), op_, ": expected cu_seqlens to come with a batch of 1, but got batch ", batch_,
-                      "; pack the sequences one after another along length");
-    if (has_readable_values(x)) values(x.to(at::kLong).contiguous());
-  }
-
-  void values(const Tensor& bounds) const {
-    const int64_t* c = bounds.const_data_ptr<int64_t>();
-    const int64_t length = args_.u.size(2);
-    for (int64_t i = 0; i < bounds.numel(); ++i) {
-      TORCH_CHECK_VALUE(c[i] >= 0 && c[i] <= length, op_, ": expected cu_seqlens to lie between 0 and length (", length,
-                        "), but got ", c[i], " at index ", i);
-      TORCH_CHECK_VALUE(i == 0 || c[i] >= c[i - 1], op_, ": expected cu_seqlens not to decrease, but got ", c[i],
-                        " after ", c[i - 1], " at index ", i);
-    }
   }
 
   const ScanArgs& args_;

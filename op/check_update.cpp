@@ -21,7 +21,7 @@ class UpdateChecks : Checks {
     per_channel("D", args_.D);
     activation("z", args_.z);
     per_channel("dt_bias", args_.dt_bias);
-    state_batch_indices();
+    slots(args_.state_batch_indices, batch_, args_.state.sym_size(0));
   }
 
  private:
@@ -32,12 +32,7 @@ class UpdateChecks : Checks {
                       "but got ",
                       text(state.sym_sizes()));
     activation_dtype("state", state);
-    for (int64_t i = 0; i < state.dim(); ++i) {
-      const bool overlaps = state.sym_stride(i).maybe_as_int() == 0 && state.sym_size(i).maybe_as_int().value_or(2) > 1;
-      TORCH_CHECK_VALUE(!overlaps, op_, ": expected state to have memory of its own for every element, but got stride ",
-                        "0 in dimension ", i, " of ", text(state.sym_sizes()),
-                        "; pass state.contiguous() and keep that tensor");
-    }
+    own_memory("state", state);
     dstate_ = state.sym_size(-1);
   }
 
@@ -99,23 +94,6 @@ class UpdateChecks : Checks {
       shape(name, x, "(dim)", {heads_});
     }
     parameter_dtype(name, x, args_.x.scalar_type());
-  }
-
-  void state_batch_indices() const {
-    const Tensor& x = args_.state_batch_indices;
-    if (!x.defined()) return;
-    device("state_batch_indices", x);
-    TORCH_CHECK_TYPE(x.scalar_type() == at::kInt || x.scalar_type() == at::kLong, op_,
-                     ": expected state_batch_indices to be int32 or int64, but got ", text(x.scalar_type()));
-    shape("state_batch_indices", x, "(batch)", {batch_});
-    if (!has_readable_values(x)) return;
-    const Tensor rows = x.to(at::kLong).contiguous();
-    const int64_t* slot = rows.const_data_ptr<int64_t>();
-    const int64_t slots = args_.state.size(0);
-    for (int64_t i = 0; i < rows.numel(); ++i) {
-      TORCH_CHECK_VALUE(slot[i] < slots, op_, ": expected state_batch_indices to be below the number of slots (", slots,
-                        "), but got ", slot[i], " at row ", i, "; negative means padding");
-    }
   }
 
   const UpdateArgs& args_;

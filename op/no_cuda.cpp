@@ -1,4 +1,6 @@
 // CUDA tensors in a library built without CUDA: the checks as usual, then the remedy.
+#include "no_cuda.h"
+
 #include "backend.h"
 
 namespace mamba {
@@ -6,15 +8,9 @@ namespace mamba {
 namespace {
 
 struct NoCuda {
-  static void refuse(const char* op, const char* argument) {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        false, op, ": expected ", argument,
-        " to be a CPU tensor in a library built without CUDA, but got a CUDA tensor; build "
-        "mamba_ops with nvcc on the PATH, or with -DMAMBA_OPS_CUDA=ON to be told what is missing");
-  }
-  static void forward(const ScanArgs&, const ScanOutputs&) { refuse("selective_scan", "u"); }
-  static void backward(const ScanGradArgs&, const GradientArray&) { refuse("_selective_scan_bwd", "u"); }
-  static void update(const UpdateArgs&, const Tensor&) { refuse("selective_state_update", "x"); }
+  static void forward(const ScanArgs&, const ScanOutputs&) { refuse_cuda("selective_scan", "u"); }
+  static void backward(const ScanGradArgs&, const GradientArray&) { refuse_cuda("_selective_scan_bwd", "u"); }
+  static void update(const UpdateArgs&, const Tensor&) { refuse_cuda("selective_state_update", "x"); }
 };
 
 }  // namespace

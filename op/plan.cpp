@@ -7,44 +7,14 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "mamba/kernels/config.h"
+#include "tensors.h"
 
 namespace mamba {
 
 namespace {
 
-at::ScalarType wide_type(const Tensor& activation) {
-  return activation.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 at::ScalarType state_type(const ScanArgs& args) {
   return args.A.is_complex() ? args.A.scalar_type() : wide_type(args.u);
-}
-
-kernels::ScalarType kernel_type(at::ScalarType type) {
-  switch (type) {
-    case at::kHalf:
-      return kernels::ScalarType::kFloat16;
-    case at::kBFloat16:
-      return kernels::ScalarType::kBFloat16;
-    case at::kDouble:
-      return kernels::ScalarType::kFloat64;
-    default:
-      TORCH_INTERNAL_ASSERT(type == at::kFloat);
-      return kernels::ScalarType::kFloat32;
-  }
-}
-
-/// As the type and contiguous; undefined stays undefined.
-Tensor dense(const Tensor& x, at::ScalarType type) {
-  return x.defined() ? x.to(type).contiguous() : x;
-}
-
-void* data(const Tensor& x) {
-  return x.defined() ? const_cast<void*>(x.const_data_ptr()) : nullptr;
-}
-
-kernels::Activation activation(const Tensor& x) {
-  if (!x.defined() || x.dim() != 3) return {};
-  return {data(x), x.stride(0), x.stride(1), x.stride(2)};
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <torch/version.h>
 
 #include "arguments.h"
+#include "mamba/kernels/scan.h"
 
 namespace mamba {
 
@@ -31,8 +32,9 @@ Tensor selective_state_update(Tensor& state, const Tensor& x, const Tensor& dt, 
 }
 
 std::string version() {
-  return "mamba_ops " MAMBA_OPS_VERSION ", built for torch " TORCH_VERSION ", CUDA " MAMBA_OPS_CUDA_VERSION
-         ", CPU level baseline";
+  return std::string("mamba_ops " MAMBA_OPS_VERSION ", built for torch " TORCH_VERSION ", CUDA " MAMBA_OPS_CUDA_VERSION
+                     ", CPU level ") +
+         kernels::cpu::level_name();
 }
 
 }  // namespace mamba

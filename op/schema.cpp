@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "arguments.h"
+#include "conv/conv_arguments.h"
 
 namespace mamba {
 
@@ -67,6 +68,40 @@ Tensor call_selective_state_update(const UpdateArgs& a) {
                      a.dt_softplus, optional(a.state_batch_indices));
 }
 
+namespace conv {
+
+namespace {
+
+OutAndState no_function(const ConvArgs&) {
+  return {};
+}
+BackwardResult no_function_bwd(const ConvGradArgs&) {
+  return {};
+}
+Tensor no_function_update(const ConvUpdateArgs&) {
+  return {};
+}
+
+}  // namespace
+
+OutAndState call_causal_conv1d(const ConvArgs& a) {
+  static const auto handle = find<decltype(conv_entry<no_function>)>("mamba::causal_conv1d");
+  return handle.call(a.x, a.weight, optional(a.bias), optional(a.initial_state), optional(a.cu_seqlens), a.silu);
+}
+
+BackwardResult call_causal_conv1d_bwd(const ConvGradArgs& a) {
+  static const auto handle = find<decltype(conv_grad_entry<no_function_bwd>)>("mamba::_causal_conv1d_bwd");
+  return handle.call(optional(a.dout), optional(a.dlast_state), a.conv.x, a.conv.weight, optional(a.conv.bias),
+                     optional(a.conv.initial_state), optional(a.conv.cu_seqlens), a.conv.silu, a.mask);
+}
+
+Tensor call_causal_conv1d_update(const ConvUpdateArgs& a) {
+  static const auto handle = find<decltype(conv_update_entry<no_function_update>)>("mamba::causal_conv1d_update");
+  return handle.call(a.conv_state, a.x, a.weight, optional(a.bias), a.silu, optional(a.state_batch_indices));
+}
+
+}  // namespace conv
+
 }  // namespace mamba
 
 TORCH_LIBRARY(mamba, m) {
@@ -96,5 +131,18 @@ TORCH_LIBRARY(mamba, m) {
       "bool reverse, Tensor checkpoints, bool[9] output_mask) -> "
       "(Tensor du, Tensor ddelta, Tensor dA, Tensor dB, Tensor dC, Tensor dD, Tensor dz, Tensor ddelta_bias, "
       "Tensor dinitial_state)",
+      tags);
+  m.def(
+      "causal_conv1d(Tensor x, Tensor weight, Tensor? bias=None, Tensor? initial_state=None, Tensor? cu_seqlens=None, "
+      "bool silu=False) -> (Tensor out, Tensor last_state)",
+      tags);
+  m.def(
+      "causal_conv1d_update(Tensor(a!) conv_state, Tensor x, Tensor weight, Tensor? bias=None, bool silu=False, "
+      "Tensor? state_batch_indices=None) -> Tensor",
+      tags);
+  m.def(
+      "_causal_conv1d_bwd(Tensor? dout, Tensor? dlast_state, Tensor x, Tensor weight, Tensor? bias, "
+      "Tensor? initial_state, Tensor? cu_seqlens, bool silu, bool[4] output_mask) -> "
+      "(Tensor dx, Tensor dweight, Tensor dbias, Tensor dinitial_state)",
       tags);
 }

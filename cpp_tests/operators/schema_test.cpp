@@ -14,6 +14,9 @@ namespace mamba::tests {
 namespace {
 
 const std::vector<std::string> kSchemas = {
+    "mamba::_causal_conv1d_bwd(Tensor? dout, Tensor? dlast_state, Tensor x, Tensor weight, Tensor? bias, "
+    "Tensor? initial_state, Tensor? cu_seqlens, bool silu, bool[4] output_mask) -> "
+    "(Tensor dx, Tensor dweight, Tensor dbias, Tensor dinitial_state)",
     "mamba::_selective_scan_bwd(Tensor? dout, Tensor? dlast_state, Tensor u, Tensor delta, Tensor A, Tensor B, Tensor "
     "C, "
     "Tensor? D, Tensor? z, Tensor? delta_bias, bool delta_softplus, Tensor? initial_state, Tensor? cu_seqlens, "
@@ -22,6 +25,10 @@ const std::vector<std::string> kSchemas = {
     "mamba::_selective_scan_fwd(Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D=None, Tensor? z=None, "
     "Tensor? delta_bias=None, bool delta_softplus=False, Tensor? initial_state=None, Tensor? cu_seqlens=None, "
     "bool reverse=False) -> (Tensor out, Tensor last_state, Tensor checkpoints)",
+    "mamba::causal_conv1d(Tensor x, Tensor weight, Tensor? bias=None, Tensor? initial_state=None, "
+    "Tensor? cu_seqlens=None, bool silu=False) -> (Tensor out, Tensor last_state)",
+    "mamba::causal_conv1d_update(Tensor(a!) conv_state, Tensor x, Tensor weight, Tensor? bias=None, bool silu=False, "
+    "Tensor? state_batch_indices=None) -> Tensor",
     "mamba::selective_scan(Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D=None, Tensor? z=None, "
     "Tensor? delta_bias=None, bool delta_softplus=False, Tensor? initial_state=None, Tensor? cu_seqlens=None, "
     "bool reverse=False) -> Tensor",

@@ -12,6 +12,8 @@ from . import compat, nn, onnx, reference  # noqa: E402  they use the operators
 from ._info import __version__, info  # noqa: E402
 from ._library import cmake_prefix_path, library_path  # noqa: E402
 from .ops import (  # noqa: E402
+    causal_conv1d,
+    causal_conv1d_update,
     mamba_scan,
     selective_scan,
     selective_scan_forward,
@@ -21,6 +23,8 @@ from .ops import (  # noqa: E402
 
 __all__ = [
     "__version__",
+    "causal_conv1d",
+    "causal_conv1d_update",
     "cmake_prefix_path",
     "compat",
     "info",

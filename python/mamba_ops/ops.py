@@ -127,6 +127,55 @@ def selective_state_update(
     )
 
 
+def causal_conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor] = None,
+    initial_state: Optional[Tensor] = None,
+    cu_seqlens: Optional[Tensor] = None,
+    silu: bool = False,
+) -> Tuple[Tensor, Tensor]:
+    """Depthwise causal convolution over time, as in a Mamba block; differentiable.
+
+        out[t] = bias + sum over k of weight[k] x[t - width + 1 + k]          then silu, if asked for
+
+    Args:
+        x: (batch, dim, length), any floating dtype, any strides.
+        weight: (dim, width), width >= 1; a parameter dtype, as bias.
+        bias: (dim,).
+        initial_state: what came before x, (batch, dim, width - 1), or (sequences, dim, width - 1) with cu_seqlens,
+            oldest first, in x's dtype. Without it zeros.
+        cu_seqlens: boundaries of packed sequences, as in `selective_scan`. Tokens outside every sequence give 0.
+        silu: whether silu follows.
+
+    Returns:
+        out, like x, and last_state: the last width - 1 inputs, shaped as initial_state.
+    """
+    return torch.ops.mamba.causal_conv1d(x, weight, bias, initial_state, cu_seqlens, silu)
+
+
+def causal_conv1d_update(
+    conv_state: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor] = None,
+    silu: bool = False,
+    state_batch_indices: Optional[Tensor] = None,
+) -> Tensor:
+    """One step of `causal_conv1d`: shift x into `conv_state` in place and return the output. Not differentiable.
+
+    Args:
+        conv_state: (slots, dim, width - 1), oldest first, updated in place.
+        x: (batch, dim), in conv_state's dtype.
+        weight, bias, silu: as in `causal_conv1d`.
+        state_batch_indices: the slot of each row, as in `selective_state_update`.
+
+    Returns:
+        out, like x.
+    """
+    return torch.ops.mamba.causal_conv1d_update(conv_state, x, weight, bias, silu, state_batch_indices)
+
+
 def mamba_scan(
     u: Tensor,
     delta: Tensor,

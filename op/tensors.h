@@ -1,0 +1,44 @@
+// How the plans see tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "mamba/kernels/params.h"
+
+namespace mamba {
+
+/// The type in which values of an activation are computed with.
+inline at::ScalarType wide_type(const at::Tensor& activation) {
+  return activation.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+inline kernels::ScalarType kernel_type(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+      return kernels::ScalarType::kFloat16;
+    case at::kBFloat16:
+      return kernels::ScalarType::kBFloat16;
+    case at::kDouble:
+      return kernels::ScalarType::kFloat64;
+    default:
+      TORCH_INTERNAL_ASSERT(type == at::kFloat);
+      return kernels::ScalarType::kFloat32;
+  }
+}
+
+/// As the type and contiguous; undefined stays undefined.
+inline at::Tensor dense(const at::Tensor& x, at::ScalarType type) {
+  return x.defined() ? x.to(type).contiguous() : x;
+}
+
+inline void* data(const at::Tensor& x) {
+  return x.defined() ? const_cast<void*>(x.const_data_ptr()) : nullptr;
+}
+
+/// Null for absent arguments and for gradients that nobody asked for.
+inline kernels::Activation activation(const at::Tensor& x) {
+  if (!x.defined() || x.dim() != 3) return {};
+  return {data(x), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+}  // namespace mamba
