@@ -85,6 +85,10 @@ Numbers Array::numbers() const {
   return x;
 }
 
+void Array::reset() {
+  std::fill(bytes.begin(), bytes.end(), kUntouched);
+}
+
 bool Array::is_untouched(int64_t i) const {
   return std::all_of(bytes.begin() + at(i), bytes.begin() + at(i + 1), [](std::byte x) { return x == kUntouched; });
 }

@@ -36,6 +36,8 @@ class Array {
   void set(int64_t i, Number x);
   void fill(Number x);
   Numbers numbers() const;
+  /// Back to what nobody has written.
+  void reset();
   bool is_untouched(int64_t i) const;
 
   std::vector<std::byte> bytes;

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
-
-#include "mamba/kernels/scan.h"
 
 namespace mamba::tests {
 
@@ -173,9 +170,11 @@ kernels::ScanGradParams ScanProblem::backward_params(const Place& place) const {
 }
 
 void ScanProblem::reset_outputs() {
-  const double unwritten = std::numeric_limits<double>::quiet_NaN();
-  for (View* x : {&out, &du, &ddelta, &dz}) x->fill(c.is_packed() ? 0 : unwritten);
-  for (Array* x : {&last_state, &checkpoints}) x->fill({unwritten, unwritten});
+  for (View* x : {&out, &du, &ddelta, &dz}) {
+    x->array.reset();
+    if (c.is_packed()) x->fill(0);
+  }
+  for (Array* x : {&last_state, &checkpoints}) x->reset();
   for (Array* x : {&dA, &dB, &dC, &dD, &ddelta_bias, &dinitial_state}) x->fill(0);
 }
 
@@ -217,14 +216,14 @@ bool ScanProblem::is_clean() const {
   return out.is_clean() && du.is_clean() && ddelta.is_clean() && dz.is_clean();
 }
 
-void run_forward(ScanProblem& problem, bool with_checkpoints) {
+void run_forward(ScanProblem& problem, bool with_checkpoints, const CpuKernels& kernels) {
   const kernels::ScanParams p = problem.forward_params(on_host, with_checkpoints);
-  kernels::cpu::forward(p, {0, kernels::cpu::forward_work(p)});
+  kernels.forward(p, {0, kernels.forward_work(p)});
 }
 
-void run_backward(ScanProblem& problem) {
+void run_backward(ScanProblem& problem, const CpuKernels& kernels) {
   const kernels::ScanGradParams p = problem.backward_params(on_host);
-  kernels::cpu::backward(p, {0, kernels::cpu::backward_work(p)});
+  kernels.backward(p, {0, kernels.backward_work(p)});
 }
 
 Tolerance result_tolerance(ScalarType type) {
@@ -243,6 +242,10 @@ Tolerance result_tolerance(ScalarType type) {
 Tolerance gradient_tolerance(ScalarType type) {
   const Tolerance result = result_tolerance(type);
   return {result.relative, 4 * result.share};
+}
+
+ScalarType coarser(ScalarType x, ScalarType y) {
+  return result_tolerance(x).relative > result_tolerance(y).relative ? x : y;
 }
 
 std::string name_of(const Case& c, ScalarType type, Layout layout) {

@@ -5,6 +5,7 @@
 
 #include "kernels/buffers.h"
 #include "mamba/kernels/config.h"
+#include "mamba/kernels/scan.h"
 
 namespace mamba::tests {
 
@@ -55,13 +56,27 @@ class ScanProblem {
   Array cu_seqlens_;  // int64, in the memory of float64 elements
 };
 
-/// What the kernels compute from a whole problem on the CPU.
-void run_forward(ScanProblem& problem, bool with_checkpoints = true);
-void run_backward(ScanProblem& problem);
+/// One of the families of kernels on the CPU.
+struct CpuKernels {
+  const char* name;
+  int64_t (*forward_work)(const kernels::ScanParams&);
+  void (*forward)(const kernels::ScanParams&, kernels::Range);
+  int64_t (*backward_work)(const kernels::ScanGradParams&);
+  void (*backward)(const kernels::ScanGradParams&, kernels::Range);
+};
+/// Those that the operators call.
+constexpr CpuKernels kCpuKernels = {"chosen", kernels::cpu::forward_work, kernels::cpu::forward,
+                                    kernels::cpu::backward_work, kernels::cpu::backward};
+
+/// What the kernels compute from a whole problem.
+void run_forward(ScanProblem& problem, bool with_checkpoints = true, const CpuKernels& kernels = kCpuKernels);
+void run_backward(ScanProblem& problem, const CpuKernels& kernels = kCpuKernels);
 
 /// For results that were accumulated in the type's wide type from the very numbers of the reference, and rounded once.
 Tolerance result_tolerance(ScalarType type);
 Tolerance gradient_tolerance(ScalarType type);
+/// Of two types the one that decides how exact a result can be.
+ScalarType coarser(ScalarType x, ScalarType y);
 
 std::string name_of(const Case& c, ScalarType type, Layout layout);
 

@@ -1,8 +1,9 @@
-// The scan kernels on the CPU against a float64 loop and its differences, over the whole case table.
+// The scan kernels on the CPU, the generic ones and those that the operators call, against a float64 loop and its
+// differences, over the whole case table.
 #include <algorithm>
 
+#include "generic/cpu.h"
 #include "kernels/scan_problem.h"
-#include "mamba/kernels/scan.h"
 
 namespace mamba::tests {
 
@@ -16,17 +17,27 @@ std::vector<std::vector<std::byte>> bits(const std::vector<const Array*>& arrays
   return copies;
 }
 
-class ScanKernel : public testing::TestWithParam<std::tuple<Case, ScalarType>> {
+constexpr CpuKernels kGeneric = {"generic", kernels::generic::cpu::forward_work, kernels::generic::cpu::forward,
+                                 kernels::generic::cpu::backward_work, kernels::generic::cpu::backward};
+const auto kFamilies = testing::Values(kCpuKernels, kGeneric);
+
+using ScanParam = std::tuple<CpuKernels, Case, ScalarType>;
+
+class ScanKernel : public testing::TestWithParam<ScanParam> {
  protected:
-  const Case& problem() const { return std::get<0>(GetParam()); }
-  ScalarType type() const { return std::get<1>(GetParam()); }
+  const CpuKernels& family() const { return std::get<0>(GetParam()); }
+  const Case& problem() const { return std::get<1>(GetParam()); }
+  ScalarType type() const { return std::get<2>(GetParam()); }
+
+  void forward(ScanProblem& scan, bool with_checkpoints = true) const { run_forward(scan, with_checkpoints, family()); }
+  void backward(ScanProblem& scan) const { run_backward(scan, family()); }
 };
 
 TEST_P(ScanKernel, ForwardMatchesTheReference) {
   for (const Layout layout : kLayouts) {
     SCOPED_TRACE(name_of(layout));
     ScanProblem scan(problem(), type(), layout);
-    run_forward(scan);
+    forward(scan);
     const ScanResult expected = reference_scan(problem(), scan.values);
     EXPECT_TRUE(close(scan.result().out, expected.out, result_tolerance(type())));
     EXPECT_TRUE(close(scan.result().last_state, expected.last_state, result_tolerance(scan.wide_type)));
@@ -36,8 +47,8 @@ TEST_P(ScanKernel, ForwardMatchesTheReference) {
 
 TEST_P(ScanKernel, CheckpointsDoNotChangeTheBits) {
   ScanProblem with(problem(), type(), Layout::kContiguous), without(problem(), type(), Layout::kContiguous);
-  run_forward(with, /*with_checkpoints=*/true);
-  run_forward(without, /*with_checkpoints=*/false);
+  forward(with, /*with_checkpoints=*/true);
+  forward(without, /*with_checkpoints=*/false);
   EXPECT_EQ(with.out.array.bytes, without.out.array.bytes);
   EXPECT_EQ(with.last_state.bytes, without.last_state.bytes);
 }
@@ -47,8 +58,8 @@ TEST_P(ScanKernel, BackwardMatchesFloat64) {
   for (const Layout layout : kLayouts) {
     SCOPED_TRACE(name_of(layout));
     ScanProblem scan(problem(), type(), layout);
-    run_forward(scan);
-    run_backward(scan);
+    forward(scan);
+    backward(scan);
     ScanProblem exact(problem(), ScalarType::kFloat64, Layout::kContiguous, scan.values, scan.cotangents);
     run_forward(exact);
     run_backward(exact);
@@ -79,16 +90,16 @@ void in_random_pieces(int64_t work, uint64_t seed, Kernel&& kernel) {
 
 TEST_P(ScanKernel, AnySplitGivesTheSameBits) {
   ScanProblem whole(problem(), type(), Layout::kContiguous);
-  run_forward(whole);
-  run_backward(whole);
+  forward(whole);
+  backward(whole);
   for (const uint64_t seed : {1u, 2u, 3u}) {
     ScanProblem split(problem(), type(), Layout::kContiguous);
     const kernels::ScanParams forward = split.forward_params(on_host);
-    in_random_pieces(kernels::cpu::forward_work(forward), seed,
-                     [&](kernels::Range piece) { kernels::cpu::forward(forward, piece); });
+    in_random_pieces(family().forward_work(forward), seed,
+                     [&](kernels::Range piece) { family().forward(forward, piece); });
     const kernels::ScanGradParams backward = split.backward_params(on_host);
-    in_random_pieces(kernels::cpu::backward_work(backward), seed,
-                     [&](kernels::Range piece) { kernels::cpu::backward(backward, piece); });
+    in_random_pieces(family().backward_work(backward), seed,
+                     [&](kernels::Range piece) { family().backward(backward, piece); });
     EXPECT_EQ(bits(split.written()), bits(whole.written()));
   }
 }
@@ -96,20 +107,20 @@ TEST_P(ScanKernel, AnySplitGivesTheSameBits) {
 /// A gradient is the same, bit for bit, whatever else is asked for; and what is not asked for is not written.
 TEST_P(ScanKernel, EachGradientAlone) {
   ScanProblem all(problem(), type(), Layout::kContiguous);
-  run_forward(all);
-  run_backward(all);
+  forward(all);
+  backward(all);
   constexpr size_t kFirst = 3;  // in written(): after the forward's results
   const size_t gradients = all.written().size() - kFirst;
   for (size_t chosen = 0; chosen < gradients; ++chosen) {
     ScanProblem one(problem(), type(), Layout::kContiguous);
-    run_forward(one);
+    forward(one);
     kernels::ScanGradParams p = one.backward_params(on_host);
     void** const results[] = {&p.du.data, &p.ddelta.data, &p.dz.data, &p.dA, &p.dB, &p.dC, &p.dD, &p.ddelta_bias};
     for (size_t i = 0; i < std::size(results); ++i) {
       if (i != chosen) *results[i] = nullptr;
     }
     const auto before = bits(one.written());
-    kernels::cpu::backward(p, {0, kernels::cpu::backward_work(p)});
+    family().backward(p, {0, family().backward_work(p)});
     for (size_t i = 0; i < std::size(results); ++i) {
       const auto& expected = i == chosen ? all.written()[kFirst + i]->bytes : before[kFirst + i];
       EXPECT_EQ(one.written()[kFirst + i]->bytes, expected) << "gradient " << i << " when " << chosen << " is chosen";
@@ -126,35 +137,39 @@ TEST_P(ScanKernel, AbsentCotangentsAreZero) {
     } else {
       zero.dlast_state.fill(0);
     }
-    run_forward(zero);
-    run_backward(zero);
-    run_forward(absent);
+    forward(zero);
+    backward(zero);
+    forward(absent);
     kernels::ScanGradParams p = absent.backward_params(on_host);
     if (is_out_absent) {
       p.dout = {};
     } else {
       p.dlast_state = nullptr;
     }
-    kernels::cpu::backward(p, {0, kernels::cpu::backward_work(p)});
+    family().backward(p, {0, family().backward_work(p)});
     const ScanValues actual = absent.gradients(), expected = zero.gradients();
     for (const auto& [name, input] : kInputs) EXPECT_EQ(actual.*input, expected.*input) << name;
   }
 }
 
+std::string scan_name(const testing::TestParamInfo<ScanParam>& info) {
+  const auto& [family, problem, type] = info.param;
+  return std::string(family.name) + "_" + problem.name + "_" + name_of(type);
+}
 INSTANTIATE_TEST_SUITE_P(Cases, ScanKernel,
-                         testing::Combine(testing::ValuesIn(case_table()), testing::ValuesIn(kAllTypes)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).name + "_" + name_of(std::get<1>(info.param));
-                         });
+                         testing::Combine(kFamilies, testing::ValuesIn(case_table()), testing::ValuesIn(kAllTypes)),
+                         scan_name);
 
-class ScanAdjoint : public testing::TestWithParam<Case> {};
+using AdjointParam = std::tuple<CpuKernels, Case>;
+
+class ScanAdjoint : public testing::TestWithParam<AdjointParam> {};
 
 /// Along random directions of one input after another, the kernel's gradient is the reference's central difference.
 TEST_P(ScanAdjoint, MatchesDifferences) {
-  const Case& c = GetParam();
+  const auto& [family, c] = GetParam();
   ScanProblem scan(c, ScalarType::kFloat64, Layout::kContiguous);
-  run_forward(scan);
-  run_backward(scan);
+  run_forward(scan, /*with_checkpoints=*/true, family);
+  run_backward(scan, family);
   const ScanValues gradients = scan.gradients();
   Random random(5);
   for (const auto& [name, input] : kInputs) {
@@ -179,8 +194,11 @@ TEST_P(ScanAdjoint, MatchesDifferences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, ScanAdjoint, testing::ValuesIn(case_table()),
-                         [](const auto& info) { return info.param.name; });
+std::string adjoint_name(const testing::TestParamInfo<AdjointParam>& info) {
+  return std::string(std::get<0>(info.param).name) + "_" + std::get<1>(info.param).name;
+}
+INSTANTIATE_TEST_SUITE_P(Cases, ScanAdjoint, testing::Combine(kFamilies, testing::ValuesIn(case_table())),
+                         adjoint_name);
 
 }  // namespace
 

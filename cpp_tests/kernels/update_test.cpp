@@ -12,11 +12,6 @@ namespace {
 
 constexpr Layout kLayouts[] = {Layout::kContiguous, Layout::kChannelLast, Layout::kPadded};
 
-/// The state is rounded to its own type after having been computed in the activations' wide type.
-ScalarType coarser(ScalarType x, ScalarType y) {
-  return result_tolerance(x).relative > result_tolerance(y).relative ? x : y;
-}
-
 using UpdateParam = std::tuple<UpdateCase, ScalarType, ScalarType>;
 
 class UpdateKernel : public testing::TestWithParam<UpdateParam> {

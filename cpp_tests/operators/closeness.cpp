@@ -36,9 +36,9 @@ testing::AssertionResult is_close(const Tensor& actual, const Tensor& expected, 
     return testing::AssertionFailure() << "the shape is " << actual.sizes() << ", not " << expected.sizes();
   }
   if (actual.numel() == 0) return testing::AssertionSuccess();
-  const Tensor wanted = expected.detach(), magnitude = wanted.abs();
+  const Tensor wanted = expected.detach().cpu(), magnitude = wanted.abs();
   const double scale = std::max(1.0, magnitude.max().item<double>());
-  const Tensor error = (actual.detach().to(wanted.scalar_type()) - wanted).abs();
+  const Tensor error = (actual.detach().to(wanted.device(), wanted.scalar_type()) - wanted).abs();
   const Tensor wrong = (error <= closeness.relative * magnitude + closeness.share * scale).logical_not();
   const int64_t count = wrong.sum().item<int64_t>();
   if (count == 0) return testing::AssertionSuccess();

@@ -172,7 +172,8 @@ Tensor run_scan(const ScanCall& c) {
                         c.delta_softplus, optional(c.initial_state), optional(c.cu_seqlens), c.reverse);
 }
 
-OutAndState oracle(const ScanCall& c) {
+OutAndState oracle(const ScanCall& call) {
+  const ScanCall c = call.to(at::kCPU);
   const int64_t dim = c.u.size(1), length = c.u.size(2);
   const bool is_per_channel = c.A.dim() == 1;
   const Tensor u = wide(c.u), A = wide(is_per_channel ? c.A.unsqueeze(1) : c.A);
@@ -184,7 +185,7 @@ OutAndState oracle(const ScanCall& c) {
   const std::vector<Tensor> a = decays.unbind(-1), b = inputs.unbind(-1);
 
   const bool is_packed = c.cu_seqlens.defined();
-  const Tensor bounds = is_packed ? c.cu_seqlens.to(at::kCPU, at::kLong) : Tensor();
+  const Tensor bounds = is_packed ? c.cu_seqlens.to(at::kLong) : Tensor();
   const int64_t sequences = is_packed ? bounds.size(0) - 1 : 1;
   std::vector<Tensor> h(static_cast<size_t>(length), at::zeros({u.size(0), dim, A.size(1)}, A.options())), last;
   std::vector<bool> is_inside(static_cast<size_t>(length));
@@ -210,7 +211,7 @@ OutAndState oracle(const ScanCall& c) {
   if (c.z.defined()) y = y * at::silu(wide(c.z));
   Tensor mask = at::empty({length}, at::kBool);
   for (int64_t t = 0; t < length; ++t) mask[t] = static_cast<bool>(is_inside[static_cast<size_t>(t)]);
-  return {at::where(mask.to(u.device()), y, 0), last_state};
+  return {at::where(mask, y, 0), last_state};
 }
 
 std::vector<c10::IValue> call_by_name(const std::string& name, std::vector<c10::IValue> stack) {

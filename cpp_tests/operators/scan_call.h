@@ -66,6 +66,8 @@ using OutAndState = std::tuple<Tensor, Tensor>;
 /// Through the public C++ functions: selective_scan_with_state, and selective_scan.
 OutAndState run(const ScanCall& call);
 Tensor run_scan(const ScanCall& call);
+/// On the CPU, wherever the call is.
+/// On the CPU, wherever the call is.
 OutAndState oracle(const ScanCall& call);
 
 /// Any operator by its name.

@@ -87,7 +87,11 @@ Tensor run(UpdateCall& c) {
                                 c.dt_softplus, optional(c.state_batch_indices));
 }
 
-OutAndState oracle(const UpdateCall& c) {
+OutAndState oracle(const UpdateCall& call) {
+  UpdateCall c = call;
+  for (const auto& [name, x] : c.tensors()) {
+    if (x->defined()) *x = x->cpu();
+  }
   const int64_t heads = c.x.size(1);
   const auto wide = [&](const Tensor& x) { return x.to(at::kDouble); };
   // (batch, heads, dstate), with head_dim before dstate where there is one.

@@ -30,7 +30,7 @@ UpdateCall make_update(const UpdateShape& shape, const Target& target, uint64_t 
 /// Through the public C++ function; changes call.state.
 Tensor run(UpdateCall& call);
 
-/// out and the new state in float64; call.state is left alone.
+/// out and the new state in float64, on the CPU; call.state is left alone.
 OutAndState oracle(const UpdateCall& call);
 
 }  // namespace mamba::tests
