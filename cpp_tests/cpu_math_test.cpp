@@ -59,8 +59,8 @@ void expect_accurate(F f, G exact, Real low, Real high, double epsilons) {
 }
 
 const auto vector_exp = [](auto x) { return level::exp(x); };
-const auto vector_softplus = [](auto x) { return level::softplus(x); };
-const auto vector_slope = [](auto x) { return level::softplus_slope(x); };
+const auto vector_softplus = [](auto x) { return level::Softplus<decltype(x)>(x).value; };
+const auto vector_slope = [](auto x) { return level::Softplus<decltype(x)>(x).slope; };
 const auto vector_sigmoid = [](auto x) { return level::sigmoid(x); };
 const auto exact_exp = [](auto x) { return std::exp(x); };
 const auto exact_softplus = [](auto x) { return x > 20 ? x : std::log1p(std::exp(x)); };

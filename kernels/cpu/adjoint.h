@@ -17,6 +17,12 @@ struct AdjointTile {
   StepBounds<V> bounds;
 };
 
+/// State by state, one channel a lane.
+template <class V, int kStates>
+struct StateLanes {
+  V A[kStates], A_log2e[kStates], adjoint[kStates], dA[kStates];
+};
+
 /// What the adjoint needs of the way there, and the gradients of B and C, which are sums over channels.
 template <class V, int kStates, int kSteps>
 struct StateTile {
@@ -61,8 +67,8 @@ template <bool kSums, class V, class Entry, int kStates, int kSteps>
 void retrace(const Walk& walk, const V (&A)[kStates], const Entry (&B)[kStates][kSteps],
              const Entry (&C)[kStates][kSteps], V (&adjoint)[kStates], V (&dA)[kStates], AdjointTile<V, kSteps>& tile,
              StateTile<V, kStates, kSteps>& states) {
-  V g[kStates], sum_A[kStates]{};
-  for (int n = 0; n < kStates; ++n) g[n] = adjoint[n];
+  V g[kStates], sum_A[kStates];
+  for (int n = 0; n < kStates; ++n) g[n] = adjoint[n], sum_A[n] = dA[n];
   for (int64_t i = 0, t = walk.first; i < walk.count; ++i, t += walk.direction) {
     V gB = tile.gB[t], wA = tile.wA[t];
     for (int n = 0; n < kStates; ++n) {

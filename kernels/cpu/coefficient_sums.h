@@ -19,6 +19,11 @@ class CoefficientSums {
 
   bool are_wanted() const { return data; }
 
+  /// Asks for what add_shared() will change.
+  MAMBA_INLINE void prefetch(int64_t channel, int64_t n, int states, Range time) const {
+    if (!data) return;
+    for (int j = 0; j < states; ++j) prefetch_line(row(channel, n + j) + time.begin, time.end - time.begin);
+  }
   /// Terms of channels that share the coefficient, summed over the lanes: all of them terms of some channel.
   template <int kStates, int kSteps>
   void add_shared(int64_t channel, int64_t n, Range time, const V (&terms)[kStates][kSteps]) const {

@@ -21,8 +21,15 @@ void load_shared(const Coefficient& x, const Stored* first, int64_t states, int6
   static_assert(kSteps % kWidth == 0);
   // Here the lanes are points of time, and a column is a state. The tile is aligned to vectors.
   for (int64_t t = 0; t < steps; t += kWidth) {
-    const Rows<const Stored> rows(first + t * x.length_stride, x.length_stride, steps - t);
-    load_columns(rows, 0, x.state_stride, states, reinterpret_cast<V*>(&tile[0][t]), kSteps / kWidth);
+    V* columns = reinterpret_cast<V*>(&tile[0][t]);
+    const Stored* from = first + t * x.length_stride;
+    if (x.length_stride == 1 && steps - t >= kWidth) {
+      for (int64_t j = 0; j < states; ++j)
+        columns[j * (kSteps / kWidth)] = load_wide<Stored>(from + j * x.state_stride);
+    } else {
+      const Rows<const Stored> rows(from, x.length_stride, steps - t);
+      load_columns(rows, 0, x.state_stride, states, columns, kSteps / kWidth);
+    }
   }
 }
 

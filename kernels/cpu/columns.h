@@ -30,10 +30,10 @@ struct Rows {
   }
 
   MAMBA_INLINE V column(int64_t at) const {
-    if (adjacent) return widened<Stored>(load<Storage<Stored>>(row[0] + at));
+    if (adjacent) return load_wide<Stored>(row[0] + at);
     Stored gathered[kCount];
     for (int i = 0; i < kCount; ++i) gathered[i] = row[i][at];
-    return widened<Stored>(load<Storage<Stored>>(gathered));
+    return load_wide<Stored>(gathered);
   }
   MAMBA_INLINE void set_column(int64_t at, V value) const {
     const Storage<Stored> stored = narrowed<Stored>(value);
@@ -57,19 +57,20 @@ struct Rows {
 
  private:
   // kSpan elements of every kSpan-th row.
+  static constexpr int kStep = kSpan<Wide<Stored>>, kPieceBytes = kStep * sizeof(Stored);
+  using Word = std::conditional_t<kPieceBytes == 16, LongWord, uint64_t>;
+  static constexpr int kPieceWords = kPieceBytes / sizeof(Word), kWords = kCount / kStep * kPieceWords;
+
   MAMBA_INLINE V pieces(int64_t at, int first) const {
-    constexpr int kStep = kSpan<Wide<Stored>>, kPieces = kCount / kStep;
-    using Piece = std::conditional_t<kStep * sizeof(Stored) == 16, Span, uint64_t>;
-    Piece piece[kPieces];
-    for (int i = 0; i < kPieces; ++i) piece[i] = load<Piece>(row[first + i * kStep] + at);
-    return widened<Stored>(joined<Storage<Stored>>(piece));
+    Word word[kWords];
+    for (int i = 0; i < kCount / kStep; ++i) memcpy(word + i * kPieceWords, row[first + i * kStep] + at, kPieceBytes);
+    return widened<Stored>(joined<Storage<Stored>>(word, std::make_integer_sequence<int, kWords>()));
   }
   MAMBA_INLINE void set_pieces(int64_t at, int first, V value) const {
-    constexpr int kStep = kSpan<Wide<Stored>>, kPieces = kCount / kStep;
-    using Piece = std::conditional_t<kStep * sizeof(Stored) == 16, Span, uint64_t>;
-    Piece piece[kPieces];
-    split(narrowed<Stored>(value), piece);
-    for (int i = 0; i < kPieces; ++i) store(row[first + i * kStep] + at, piece[i]);
+    Word word[kWords];
+    split(narrowed<Stored>(value), word, std::make_integer_sequence<int, kWords>());
+    for (int i = 0; i < kCount / kStep; ++i)
+      memcpy(static_cast<void*>(row[first + i * kStep] + at), word + i * kPieceWords, kPieceBytes);
   }
 };
 

@@ -40,6 +40,11 @@ MAMBA_INLINE Vec<Wide<T>> widened(const Storage<T>& stored) {
   }
 }
 
+template <class T>
+MAMBA_INLINE Vec<Wide<T>> load_wide(const T* from) {
+  return widened<T>(load<Storage<T>>(from));
+}
+
 /// Rounds to nearest even.
 template <class T>
 MAMBA_INLINE Storage<T> narrowed(const Vec<Wide<T>>& value) {

@@ -60,14 +60,14 @@ const char* level_name() {
 
 int64_t forward_work(const ScanParams& params) {
   if (params.is_complex) return generic::cpu::forward_work(params);
-  return params.sequences * ceil_div(params.dim, kForwardChannels);
+  return params.sequences * ceil_div(params.dim, forward_channels(params));
 }
 
 void forward(const ScanParams& params, Range range) {
   if (params.is_complex) return generic::cpu::forward(params, range);
-  const int64_t blocks = ceil_div(params.dim, kForwardChannels);
+  const int64_t width = forward_channels(params), blocks = ceil_div(params.dim, width);
   for (int64_t i = range.begin; i < range.end; ++i) {
-    const int64_t first = i % blocks * kForwardChannels, end = first + kForwardChannels;
+    const int64_t first = i % blocks * width, end = first + width;
     level().kernels->forward(params, piece_of(params, i / blocks, {first, end < params.dim ? end : params.dim}));
   }
 }

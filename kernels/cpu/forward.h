@@ -31,7 +31,7 @@ class ForwardTile {
   using V = Vec<Real>;
 
  public:
-  static constexpr int64_t kSteps = 2 * kCheckpointSpacing;
+  static constexpr int64_t kSteps = 4 * kCheckpointSpacing;
 
   ForwardTile(const ScanParams& params, const ScanPiece& piece_, Range channels, Range scanned_)
       : p(params),
@@ -64,7 +64,7 @@ class ForwardTile {
     const V bias = lanes.parameter(p.delta_bias), skip = lanes.parameter(p.D);
     for (int64_t t = 0; t < time.end - time.begin; ++t) {
       const V raw = step[t] + bias;
-      step[t] = p.delta_softplus ? softplus(raw) : raw;
+      step[t] = p.delta_softplus ? Softplus<V>(raw).value : raw;
       bounds.add(step[t]);
       input[t] = step[t] * u[t];
       y[t] = p.D ? skip * u[t] : V{};
@@ -133,11 +133,13 @@ void enter(const ScanParams& p, const ScanPiece& piece) {
   for (int64_t i = first; i < first + count; ++i) state[i] = initial ? initial[i] : Real(0);
 }
 
-/// All channels of a piece share the lines of a tile: tile by tile, not channel by channel.
+/// Tile by tile, not channel by channel: neighbouring channels may share lines of memory.
 template <class T>
 void forward(const ScanParams& p, const ScanPiece& piece) {
   enter<T>(p, piece);
   for (const Range scanned : Tiles{piece.scanned, ForwardTile<T>::kSteps}) {
+    const Range time = piece.time(scanned, p.reverse);
+    for (const Activation* x : {&p.u, &p.delta, &p.z, &p.out}) prefetch<T>(*x, piece, piece.channels, time);
     for (const Range channels : Tiles{piece.channels, kLanes<Wide<T>>}) {
       ForwardTile<T>(p, piece, channels, scanned).run();
     }

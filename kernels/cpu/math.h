@@ -107,19 +107,20 @@ MAMBA_INLINE V sigmoid(V x) {
   return Element<V>(1) / (Element<V>(1) + exp(-x));
 }
 
-/// The identity above 20, as torch's; below, accurate relative to the result however small.
+/// softplus(x) and its derivative. Above 20 they are x and 1, as torch's are; below, the error is relative to the
+/// result however small that is.
 template <class V>
-MAMBA_INLINE V softplus(V x) {
-  using Real = Element<V>;
-  const V e = exp(x < Real(0) ? x : -x);
-  const V bent = e * polynomial(Constants<Real>::kLog1p, e) + (x > Real(0) ? x : V{});
-  return x > Real(20) ? x : bent;
-}
+struct Softplus {
+  V value, slope;
 
-/// d softplus(x) / dx.
-template <class V>
-MAMBA_INLINE V softplus_slope(V x) {
-  return x > Element<V>(20) ? broadcast<V>(Element<V>(1)) : sigmoid(x);
-}
+  MAMBA_INLINE explicit Softplus(V x) {
+    using Real = Element<V>;
+    const V one = broadcast<V>(Real(1)), e = exp(x < Real(0) ? x : -x);
+    const V bent = e * polynomial(Constants<Real>::kLog1p, e) + (x > Real(0) ? x : V{});
+    value = x > Real(20) ? x : bent;
+    slope = (x < Real(0) ? e : one) / (one + e);
+    slope = x > Real(20) ? one : slope;
+  }
+};
 
 }  // namespace mamba::kernels::cpu::MAMBA_OPS_CPU_LEVEL

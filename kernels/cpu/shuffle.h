@@ -9,48 +9,27 @@ namespace mamba::kernels::cpu::MAMBA_OPS_CPU_LEVEL {
 template <class Real>
 constexpr int kSpan = 16 / sizeof(Real);
 
-typedef float Span __attribute__((vector_size(16)));
-typedef uint64_t HalfSpans __attribute__((vector_size(kVectorBytes / 2)));
-
-template <int kFirst>
-struct From {
-  static constexpr int at(int lane) { return kFirst + lane; }
+/// What registers are put together from: for 16-bit numbers 8 bytes at a time, else 16, which clang++ sees through
+/// better in halves.
+#ifdef __clang__
+using LongWord = uint64_t;
+#else
+using LongWord = unsigned __int128;
+#endif
+template <class To, class Word>
+struct WordsOf {
+  typedef Word Type __attribute__((vector_size(sizeof(To))));
 };
-template <class V>
-MAMBA_INLINE auto concatenated(V x, V y) {
-  return shuffle<From<0>>(x, y, std::make_integer_sequence<int, 2 * sizeof(V) / sizeof(float)>());
-}
 
-/// One register out of several pieces of memory, and back. A piece is a Span, or half of one for 16-bit numbers.
-template <class To, int kCount>
-MAMBA_INLINE To joined(const Span (&piece)[kCount]) {
-  if constexpr (kCount == 1) {
-    return bits<To>(piece[0]);
-  } else if constexpr (kCount == 2) {
-    return bits<To>(concatenated(piece[0], piece[1]));
-  } else {
-    return bits<To>(concatenated(concatenated(piece[0], piece[1]), concatenated(piece[2], piece[3])));
-  }
+/// One register of some words, and back.
+template <class To, class Word, int... kAt>
+MAMBA_INLINE To joined(const Word* word, std::integer_sequence<int, kAt...>) {
+  return bits<To>(typename WordsOf<To, Word>::Type{word[kAt]...});
 }
-template <class To, int kCount>
-MAMBA_INLINE To joined(const uint64_t (&piece)[kCount]) {
-  HalfSpans all{};
-  for (int i = 0; i < kCount; ++i) all[i] = piece[i];
-  return bits<To>(all);
-}
-
-template <class V, int... kAt>
-MAMBA_INLINE void split(V x, Span* piece, std::integer_sequence<int, kAt...>) {
-  ((piece[kAt] = shuffle<From<4 * kAt>>(x, x, std::make_integer_sequence<int, 4>())), ...);
-}
-template <class V, int kCount>
-MAMBA_INLINE void split(const V& from, Span (&piece)[kCount]) {
-  split(bits<Vec<float>>(from), piece, std::make_integer_sequence<int, kCount>());
-}
-template <class V, int kCount>
-MAMBA_INLINE void split(const V& from, uint64_t (&piece)[kCount]) {
-  const HalfSpans all = bits<HalfSpans>(from);
-  for (int i = 0; i < kCount; ++i) piece[i] = all[i];
+template <class From, class Word, int... kAt>
+MAMBA_INLINE void split(const From& from, Word* word, std::integer_sequence<int, kAt...>) {
+  const auto all = bits<typename WordsOf<From, Word>::Type>(from);
+  ((word[kAt] = all[kAt]), ...);
 }
 
 /// In each 16 bytes: the elements of one half, of x and of y in turns.

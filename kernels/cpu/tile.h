@@ -40,6 +40,32 @@ struct Walk {
         direction(reverse ? -1 : 1) {}
 };
 
+// Memory is asked for line after line, which hardware can follow. Read crosswise at once, it could not. (These
+// functions must be inline: g++ drops calls of functions that do nothing else.)
+
+/// Asks for `count` elements in a row.
+template <class T>
+MAMBA_INLINE void prefetch_line(const T* first, int64_t count) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(first + i);
+}
+
+/// Asks for some channels of x over a range of time.
+template <class T>
+MAMBA_INLINE void prefetch(const Activation& x, const ScanPiece& piece, Range channels, Range time) {
+  if (!x.data) return;
+  const T* first = static_cast<const T*>(x.data) + piece.batch * x.batch_stride;
+  if (x.length_stride == 1) {
+    for (int64_t d = channels.begin; d < channels.end; ++d) {
+      prefetch_line(first + d * x.dim_stride + time.begin, time.end - time.begin);
+    }
+  } else if (x.dim_stride == 1) {
+    for (int64_t t = time.begin; t < time.end; ++t) {
+      prefetch_line(first + t * x.length_stride + channels.begin, channels.end - channels.begin);
+    }
+  }
+}
+
 /// One channel a lane, of one sequence.
 template <class T>
 struct Lanes {

@@ -100,8 +100,12 @@ MAMBA_INLINE bool all(const Mask& mask) {
 
 /// The lanes of x followed by those of y, picked by Pattern::at(lane of the result).
 template <class Pattern, class V, int... kAt>
-MAMBA_INLINE auto shuffle(const V& x, const V& y, std::integer_sequence<int, kAt...>) {
+MAMBA_INLINE V shuffle(const V& x, const V& y, std::integer_sequence<int, kAt...>) {
+#ifdef __clang__
   return __builtin_shufflevector(x, y, Pattern::at(kAt)...);
+#else
+  return __builtin_shuffle(x, y, Integers<V>{Pattern::at(kAt)...});
+#endif
 }
 template <class Pattern, class V>
 MAMBA_INLINE V shuffle(const V& x, const V& y) {

@@ -54,13 +54,15 @@ inline int64_t group_size(const Coefficient& x, int64_t dim) {
   return x.is_constant ? dim : dim / x.groups;
 }
 
-/// Blocks of at least dstate channels keep the partial sums of dB and dC below the size of u each.
+/// Blocks of at least 2 dstate channels keep the partial sums of dB and dC together below the size of u. Wider ones
+/// have fewer sums to add, as long as there are blocks enough to go round.
 inline ChannelBlocks channel_blocks(const ScanParams& p) {
   if (p.dim == 0) return {};
-  constexpr int64_t kLeastWidth = 16;
+  constexpr int64_t kWidth = 32, kWideWidth = 64, kEnoughBlocks = 16;
   ChannelBlocks blocks;
   blocks.unit = greatest_common_divisor(group_size(p.B, p.dim), group_size(p.C, p.dim));
-  const int64_t width = p.dstate > kLeastWidth ? p.dstate : kLeastWidth;
+  int64_t width = p.dstate > 0 ? ceil_div(2 * p.dstate, kWidth) * kWidth : kWidth;
+  if (width < kWideWidth && p.sequences * (p.dim / kWideWidth) >= kEnoughBlocks) width = kWideWidth;
   blocks.width = width < blocks.unit ? width : blocks.unit;
   blocks.per_unit = ceil_div(blocks.unit, blocks.width);
   blocks.count = p.dim / blocks.unit * blocks.per_unit;
