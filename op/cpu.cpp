@@ -16,7 +16,7 @@ struct Cpu {
   }
 
   static void backward(const ScanGradArgs& args, const GradientArray& gradients) {
-    ScanGradPlan plan(args, gradients);
+    ScanGradPlan plan(args, gradients, Sums::kPartial);
     const kernels::ScanGradParams& p = plan.params();
     parallel(cpu::backward_work(p), p.scan.length * p.scan.dstate,
              [&](kernels::Range range) { cpu::backward(p, range); });

@@ -1,4 +1,6 @@
 // The CUDA kernels, on the current stream.
+#include <ATen/ops/empty.h>
+
 #include "backend.h"
 #include "launch.h"
 
@@ -18,9 +20,11 @@ struct Cuda {
   static void backward(const ScanGradArgs& args, const GradientArray& gradients) {
     const c10::OptionalDeviceGuard guard(args.scan.u.device());
     CUstream_st* stream = current_stream(args.scan.u);
-    ScanGradPlan plan(args, gradients);
-    check_launch(cuda::backward(plan.params(), stream));
-    plan.finish([&](const Tensor& partial, const Tensor& total) { launch_ordered_sum(partial, total, stream); });
+    ScanGradPlan plan(args, gradients, Sums::kWhole);
+    const Tensor workspace =
+        at::empty({cuda::backward_workspace(plan.params())}, args.scan.u.options().dtype(at::kByte));
+    check_launch(cuda::backward(plan.params(), workspace.mutable_data_ptr(), stream));
+    plan.finish();
   }
 
   static void update(const UpdateArgs& args, const Tensor& out) {

@@ -112,9 +112,10 @@ kernels::Coefficient ScanPlan::coefficient(Tensor& x) const {
   return c;
 }
 
-ScanGradPlan::ScanGradPlan(const ScanGradArgs& args, const GradientArray& gradients)
+ScanGradPlan::ScanGradPlan(const ScanGradArgs& args, const GradientArray& gradients, Sums form)
     : scan_(args.scan, ScanOutputs{Tensor(), Tensor(), args.checkpoints.contiguous()}),
       state_type_(state_type(args.scan)),
+      form_(form),
       gradients_(gradients),
       dout_(args.dout),
       dlast_state_(dense(args.dlast_state, state_type_)) {
@@ -126,29 +127,40 @@ ScanGradPlan::ScanGradPlan(const ScanGradArgs& args, const GradientArray& gradie
   params_.du = activation(gradients[kU]);
   params_.ddelta = activation(gradients[kDelta]);
   params_.dz = activation(gradients[kZ]);
-  params_.dA = partial_sums(kA, {p.sequences, p.dim, p.dstate}, state_type_);
-  params_.dB = coefficient_sums(kB, p.B, kernels::partial_sums(p, p.B));
-  params_.dC = coefficient_sums(kC, p.C, kernels::partial_sums(p, p.C));
-  params_.dD = partial_sums(kD, {p.sequences, p.dim}, wide);
-  params_.ddelta_bias = partial_sums(kDeltaBias, {p.sequences, p.dim}, wide);
-  dinitial_state_ = zeros({p.sequences, p.dim, p.dstate}, state_type_);
+  params_.dA = sums(kA, p.sequences, {p.dim, p.dstate}, state_type_);
+  params_.dB = coefficient_sums(kB, p.B);
+  params_.dC = coefficient_sums(kC, p.C);
+  params_.dD = sums(kD, p.sequences, {p.dim}, wide);
+  params_.ddelta_bias = sums(kDeltaBias, p.sequences, {p.dim}, wide);
+  dinitial_state_ = prepared({p.sequences, p.dim, p.dstate}, state_type_);
   params_.dinitial_state = data(dinitial_state_);
 }
 
-Tensor ScanGradPlan::zeros(c10::IntArrayRef shape, at::ScalarType type) const {
-  return at::zeros(shape, gradients_[kU].options().dtype(type));
+Tensor ScanGradPlan::prepared(c10::IntArrayRef shape, at::ScalarType type) const {
+  const at::TensorOptions options = gradients_[kU].options().dtype(type);
+  return form_ == Sums::kWhole ? at::empty(shape, options) : at::zeros(shape, options);
 }
 
-void* ScanGradPlan::partial_sums(Gradient gradient, c10::IntArrayRef shape, at::ScalarType type) {
-  if (gradients_[gradient].numel() == 0) return nullptr;
-  sums_.push_back({gradient, zeros(shape, type)});
+void* ScanGradPlan::sums(Gradient gradient, int64_t partials, c10::IntArrayRef shape, at::ScalarType type) {
+  const Tensor& to = gradients_[gradient];
+  if (to.numel() == 0) return nullptr;
+  if (form_ == Sums::kWhole && to.scalar_type() == type && to.is_contiguous()) return data(to);
+  std::vector<int64_t> sizes = {form_ == Sums::kWhole ? 1 : partials};
+  sizes.insert(sizes.end(), shape.begin(), shape.end());
+  sums_.push_back({gradient, prepared(sizes, type)});
   return data(sums_.back().partial);
 }
 
-void* ScanGradPlan::coefficient_sums(Gradient gradient, const kernels::Coefficient& x, int64_t partials) {
+void* ScanGradPlan::coefficient_sums(Gradient gradient, const kernels::Coefficient& x) {
   const kernels::ScanParams& p = params_.scan;
-  if (x.is_constant) return partial_sums(gradient, {partials, p.dim, p.dstate}, state_type_);
-  return partial_sums(gradient, {partials, p.batch, x.groups, p.dstate, p.length}, state_type_);
+  const int64_t partials = kernels::partial_sums(p, x);
+  if (x.is_constant) return sums(gradient, partials, {p.dim, p.dstate}, state_type_);
+  return sums(gradient, partials, {p.batch, x.groups, p.dstate, p.length}, state_type_);
+}
+
+void ScanGradPlan::finish() {
+  for (const Sum& sum : sums_) write(sum.gradient, sum.partial.select(0, 0));
+  if (gradients_[kInitialState].numel() > 0) write(kInitialState, dinitial_state_);
 }
 
 void ScanGradPlan::write(Gradient gradient, const Tensor& value) const {

@@ -37,10 +37,16 @@ class ScanPlan {
   kernels::ScanParams params_;
 };
 
-/// The arguments, gradients and partial sums of a backward.
+/// How a backend's kernels leave the gradients that are sums over batches or channels.
+enum class Sums {
+  kPartial,  // zeroed before, to be added in order
+  kWhole,    // every element written, straight into the gradient where its type and layout are the kernel's
+};
+
+/// The arguments, gradients and sums of a backward.
 class ScanGradPlan {
  public:
-  ScanGradPlan(const ScanGradArgs& args, const GradientArray& gradients);
+  ScanGradPlan(const ScanGradArgs& args, const GradientArray& gradients, Sums sums);
 
   const kernels::ScanGradParams& params() const { return params_; }
 
@@ -48,6 +54,8 @@ class ScanGradPlan {
   /// kernel left in its own dtype and layout.
   template <class OrderedSum>
   void finish(OrderedSum&& ordered_sum);
+  /// The same where the sums are whole.
+  void finish();
 
   /// A gradient that comes as partial sums along the first dimension.
   struct Sum {
@@ -56,13 +64,15 @@ class ScanGradPlan {
   };
 
  private:
-  Tensor zeros(c10::IntArrayRef shape, at::ScalarType type) const;
-  void* partial_sums(Gradient gradient, c10::IntArrayRef shape, at::ScalarType type);
-  void* coefficient_sums(Gradient gradient, const kernels::Coefficient& x, int64_t partials);
+  /// Zeros for partial sums, else memory that the kernel will write.
+  Tensor prepared(c10::IntArrayRef shape, at::ScalarType type) const;
+  void* sums(Gradient gradient, int64_t partials, c10::IntArrayRef shape, at::ScalarType type);
+  void* coefficient_sums(Gradient gradient, const kernels::Coefficient& x);
   void write(Gradient gradient, const Tensor& value) const;
 
   ScanPlan scan_;
   at::ScalarType state_type_;
+  Sums form_;
   GradientArray gradients_;
   Tensor dout_, dlast_state_, dinitial_state_;
   std::vector<Sum> sums_;
@@ -88,7 +98,7 @@ void ScanGradPlan::finish(OrderedSum&& ordered_sum) {
       write(sum.gradient, sum.partial.select(0, 0));
       continue;
     }
-    const Tensor total = zeros(sum.partial.sizes().slice(1), sum.partial.scalar_type());
+    const Tensor total = prepared(sum.partial.sizes().slice(1), sum.partial.scalar_type());
     if (total.numel() > 0) ordered_sum(sum.partial, total);
     write(sum.gradient, total);
   }

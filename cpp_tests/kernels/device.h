@@ -20,6 +20,20 @@ class DeviceTest : public testing::Test {
   }
 };
 
+/// Bytes that nobody has written.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(int64_t bytes) { EXPECT_EQ(cudaMalloc(&memory_, static_cast<size_t>(bytes)), cudaSuccess); }
+  ~DeviceMemory() { cudaFree(memory_); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  void* data() const { return memory_; }
+
+ private:
+  void* memory_ = nullptr;
+};
+
 /// Copies of arrays, each in an allocation of its own so that a memory checker sees every bound.
 class DeviceCopy {
  public:

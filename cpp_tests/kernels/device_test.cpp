@@ -16,7 +16,9 @@ void run_on_device(ScanProblem& problem) {
   const DeviceCopy device(problem.arrays());
   const kernels::ScanParams forward = problem.forward_params(device.place());
   ASSERT_EQ(kernels::cuda::forward(forward, nullptr), cudaSuccess);
-  ASSERT_EQ(kernels::cuda::backward(problem.backward_params(device.place()), nullptr), cudaSuccess);
+  const kernels::ScanGradParams backward = problem.backward_params(device.place());
+  const DeviceMemory workspace(kernels::cuda::backward_workspace(backward));
+  ASSERT_EQ(kernels::cuda::backward(backward, workspace.data(), nullptr), cudaSuccess);
   device.read_back();
 }
 

@@ -1,12 +1,13 @@
 // The generic kernels on CUDA: a thread does what the CPU does in one iteration.
 #include <cuda_runtime.h>
 
+#include "generic/cuda.h"
 #include "generic/scan.h"
 #include "generic/select.h"
 #include "generic/update.h"
 #include "mamba/kernels/scan.h"
 
-namespace mamba::kernels::cuda {
+namespace mamba::kernels {
 
 namespace {
 
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Launches a kernel on `work` threads, if there is any.
 template <class... Params, class... Args>
-Error launch(void (*kernel)(Params...), int64_t work, CUstream_st* stream, const Args&... args) {
+cuda::Error launch(void (*kernel)(Params...), int64_t work, CUstream_st* stream, const Args&... args) {
   if (work == 0) return cudaSuccess;
   kernel<<<static_cast<unsigned>(ceil_div(work, kThreads)), kThreads, 0, stream>>>(args...);
   return cudaGetLastError();
@@ -58,22 +59,84 @@ Error launch(void (*kernel)(Params...), int64_t work, CUstream_st* stream, const
 
 }  // namespace
 
+namespace generic::cuda {
+
 Error forward(const ScanParams& params, CUstream_st* stream) {
-  return generic::select(params, [&](auto activation, auto state) {
+  return select(params, [&](auto activation, auto state) {
     using T = typename decltype(activation)::type;
     using State = typename decltype(state)::type;
     return launch(forward_kernel<T, State>, params.sequences * params.dim, stream, params);
   });
 }
 
-Error backward(const ScanGradParams& params, CUstream_st* stream) {
+namespace {
+
+/// The sums that a backward leaves in the workspace first.
+struct PartialSums {
+  using Total = void* ScanGradParams::*;
+  struct Sum {
+    Total total;
+    int64_t partials, count;  // count: of real numbers in a partial sum
+  };
+  Sum sums[5];
+  int64_t real_size;
+
+  explicit PartialSums(const ScanGradParams& params) {
+    const ScanParams& p = params.scan;
+    real_size = p.activation_type == ScalarType::kFloat64 ? 8 : 4;
+    const int64_t per_state = p.is_complex ? 2 : 1, states = p.dim * p.dstate * per_state;
+    auto coefficient = [&](const Coefficient& x) {
+      return x.is_constant ? states : p.batch * x.groups * p.dstate * p.length * per_state;
+    };
+    sums[0] = {&ScanGradParams::dA, p.sequences, states};
+    sums[1] = {&ScanGradParams::dB, partial_sums(p, p.B), coefficient(p.B)};
+    sums[2] = {&ScanGradParams::dC, partial_sums(p, p.C), coefficient(p.C)};
+    sums[3] = {&ScanGradParams::dD, p.sequences, p.dim};
+    sums[4] = {&ScanGradParams::ddelta_bias, p.sequences, p.dim};
+    for (Sum& sum : sums) {
+      if (!(params.*sum.total)) sum.partials = sum.count = 0;
+    }
+  }
+  int64_t bytes(const Sum& sum) const { return ceil_div(sum.partials * sum.count * real_size, 16) * 16; }
+};
+
+}  // namespace
+
+int64_t backward_workspace(const ScanGradParams& params) {
+  const PartialSums partial(params);
+  int64_t bytes = 0;
+  for (const auto& sum : partial.sums) bytes += partial.bytes(sum);
+  return bytes;
+}
+
+Error backward(const ScanGradParams& params, void* workspace, CUstream_st* stream) {
+  const PartialSums partial(params);
+  ScanGradParams into_workspace = params;
+  char* next = static_cast<char*>(workspace);
+  for (const auto& sum : partial.sums) {
+    if (params.*sum.total) into_workspace.*sum.total = next;
+    next += partial.bytes(sum);
+  }
+  const size_t bytes = static_cast<size_t>(next - static_cast<char*>(workspace));
+  if (const cudaError_t error = cudaMemsetAsync(workspace, 0, bytes, stream); error != cudaSuccess) return error;
+
   const ChannelBlocks blocks = channel_blocks(params.scan);
-  return generic::select(params.scan, [&](auto activation, auto state) {
+  Error error = select(params.scan, [&](auto activation, auto state) {
     using T = typename decltype(activation)::type;
     using State = typename decltype(state)::type;
-    return launch(backward_kernel<T, State>, params.scan.sequences * blocks.count, stream, params, blocks);
+    return launch(backward_kernel<T, State>, params.scan.sequences * blocks.count, stream, into_workspace, blocks);
   });
+  for (const auto& sum : partial.sums) {
+    if (error != cudaSuccess || sum.count == 0) continue;
+    error = kernels::cuda::ordered_sum(into_workspace.*sum.total, sum.partials, sum.count, partial.real_size == 8,
+                                       params.*sum.total, stream);
+  }
+  return error;
 }
+
+}  // namespace generic::cuda
+
+namespace cuda {
 
 Error update(const UpdateParams& params, CUstream_st* stream) {
   return generic::select(params.activation_type, [&](auto activation) {
@@ -99,4 +162,6 @@ const char* error_string(Error error) {
   return cudaGetErrorString(static_cast<cudaError_t>(error));
 }
 
-}  // namespace mamba::kernels::cuda
+}  // namespace cuda
+
+}  // namespace mamba::kernels

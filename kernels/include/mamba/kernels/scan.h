@@ -35,7 +35,13 @@ namespace cuda {
 using Error = int;
 
 Error forward(const ScanParams& params, CUstream_st* stream);
-Error backward(const ScanGradParams& params, CUstream_st* stream);
+
+/// Writes whole sums where the params speak of partial ones, so that none of their first dimensions is more than 1 and
+/// nothing needs to be zeroed before. `workspace` has backward_workspace() bytes, aligned to 16; what it holds does not
+/// matter. Both calls must see the same params and the same current device.
+int64_t backward_workspace(const ScanGradParams& params);
+Error backward(const ScanGradParams& params, void* workspace, CUstream_st* stream);
+
 Error update(const UpdateParams& params, CUstream_st* stream);
 Error ordered_sum(const void* partial, int64_t partials, int64_t count, bool is_double, void* total,
                   CUstream_st* stream);

@@ -1,0 +1,84 @@
+// The backward as its plan says: the kernel, then the second pass that adds its partial sums in order.
+#include "cuda/intrinsics.cuh"
+#include "cuda/launch.h"
+#include "cuda/task.h"
+
+namespace mamba::kernels::cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+
+__global__ void __launch_bounds__(kThreads) ordered_sums_kernel(const __grid_constant__ SumTask task) {
+  int which = 0;
+  while (static_cast<int64_t>(blockIdx.x) >= task.first_block[which + 1]) ++which;
+  const SumJob& job = task.jobs[which];
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) - task.first_block[which]) * kThreads + threadIdx.x;
+  if (i >= job.rows * job.length) return;
+  const int64_t row = i / job.length, column = i % job.length;
+  const float* from = job.partial + row * job.pitch + (job.is_reversed ? job.length - 1 - column : column);
+  const int64_t stride = job.rows * job.pitch;
+  float sum = 0;
+#pragma unroll 8
+  for (int64_t part = 0; part < job.parts; ++part) sum += from[part * stride];
+  job.total[i] = sum;
+}
+
+}  // namespace
+
+Error ordered_sums(const SumJob* jobs, int count, CUstream_st* stream) {
+  SumTask task;
+  for (int i = 0; i < SumTask::kMostJobs; ++i) {
+    if (i < count) task.jobs[i] = jobs[i];
+    task.first_block[i + 1] = task.first_block[i] + ceil_div(task.jobs[i].rows * task.jobs[i].length, kThreads);
+  }
+  const int64_t blocks = task.first_block[SumTask::kMostJobs];
+  return blocks == 0 ? cudaSuccess : launch(ordered_sums_kernel, blocks, kThreads, 0, stream, task);
+}
+
+Error backward_by_plan(const ScanGradParams& grad, const BackwardPlan& plan, float* workspace, CUstream_st* stream) {
+  const ScanParams& p = grad.scan;
+  SumJob jobs[SumTask::kMostJobs];
+  int count = 0;
+  /// Where the partial sums of a gradient go: into the gradient itself where there is only one.
+  auto channel_sums = [&](void* gradient, int64_t at, int64_t size) {
+    if (!gradient) return static_cast<float*>(nullptr);
+    if (plan.parts == 1) return static_cast<float*>(gradient);
+    jobs[count++] = {workspace + at, static_cast<float*>(gradient), plan.parts, 1, size, size, false};
+    return workspace + at;
+  };
+  auto coefficient_sums = [&](void* gradient, int64_t at, const Coefficient& x) {
+    if (!gradient) return static_cast<float*>(nullptr);
+    const int64_t slices = plan.blocks.slices(group_size(x, p.dim));
+    const bool is_reversed = p.reverse && !p.cu_seqlens;
+    jobs[count++] = {
+        workspace + at, static_cast<float*>(gradient), slices, coefficient_rows(p, x), p.length, plan.pitch,
+        is_reversed};
+    return workspace + at;
+  };
+  BackwardTask task;
+  task.grad = grad;
+  task.blocks = plan.blocks;
+  task.sequences_per_block = plan.sequences_per_block;
+  task.parts = plan.parts;
+  task.sums_pitch = plan.pitch;
+  task.dB_sums = coefficient_sums(grad.dB, plan.dB, p.B);
+  task.dC_sums = coefficient_sums(grad.dC, plan.dC, p.C);
+  task.dA_sums = channel_sums(grad.dA, plan.dA, p.dim * p.dstate);
+  task.dD_sums = channel_sums(grad.dD, plan.dD, p.dim);
+  task.ddelta_bias_sums = channel_sums(grad.ddelta_bias, plan.ddelta_bias, p.dim);
+
+  // Steps that belong to no sequence are written by nobody.
+  Error error = cudaSuccess;
+  if (p.cu_seqlens && plan.dA > 0) {
+    error = cudaMemsetAsync(workspace, 0, static_cast<size_t>(plan.dA) * sizeof(float), stream);
+  }
+  if (error == cudaSuccess) {
+    error = with_activation_type(p.activation_type, [&](auto activation) {
+      return backward_lanes<decltype(activation)>(task, plan.shape, stream);
+    });
+  }
+  return error == cudaSuccess ? ordered_sums(jobs, count, stream) : error;
+}
+
+}  // namespace mamba::kernels::cuda

@@ -1,0 +1,136 @@
+// The backward. Tiles of steps go by from the last to the first, and in each tile the states of the recurrence are
+// computed again from the checkpoint that the forward left at the tile's beginning.
+//
+// As in forward_lanes.cuh the lanes of a warp share out time: kLanes lanes hold 8 consecutive steps each, of two
+// neighbouring channels. State after state, the recurrence runs forward and its adjoint backward through the lane's
+// steps, two scans give each lane what it begins with on both sides, and both run again from there:
+//
+//   h_t = a_t h_{t-1} + dt_t u_t B_t        g_t = C_t dy_t + r_t      r_{t-1} = a_t g_t
+//   y += C h   dC += dy h   dB += g dt u   S += g B   q = r_{t-1} h_{t-1}   dA += dt q   ddt += A q
+//
+// Sums over channels go through shared memory to one slice of the workspace for each block of channels; nothing is
+// atomic, so every sum has one order.
+#pragma once
+
+#include "cuda/backward_lane.cuh"
+#include "cuda/launch.h"
+
+namespace mamba::kernels::cuda {
+
+template <class Tile>
+__device__ __forceinline__ void fetch_entry_states(typename Tile::Shared& shared, int buffer, const ScanParams& p,
+                                                   int first_state, int first_step) {
+  const Place& place = shared.place;
+  constexpr int kPerRow = Tile::kChannels / 4;
+  const int states = static_cast<int>(p.dstate) - first_state;
+  const float* from =
+      generic::checkpoint<float>(p, place.sequence, first_step / kCheckpointSpacing, first_state, place.channel);
+  const bool is_vector = p.dim % 4 == 0 && place.channel % 4 == 0 && place.channels % 4 == 0;
+  for (int q = static_cast<int>(threadIdx.x); q < Tile::kStates * kPerRow; q += Tile::kThreads) {
+    const int state = q / kPerRow, channel = q % kPerRow * 4;
+    if (state >= states) continue;
+    float* to = &shared.entry[buffer][state][channel];
+    const float* row = from + state * p.dim + channel;
+    if (is_vector && channel < place.channels) {
+      copy_async<16>(to, row);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (channel + i < place.channels) {
+          copy_async<4>(to + i, row + i);
+        } else {
+          to[i] = 0;  // part of the sums over channels
+        }
+      }
+    }
+  }
+}
+
+/// Sums dB and dC of a stage's states over the warps, into the block's slice of the workspace.
+template <class Tile>
+__device__ __forceinline__ void store_coefficient_sums(const typename Tile::Shared& shared, int first_state, int states,
+                                                       int first_step, int steps) {
+  constexpr int kPerState = 4 * Tile::kLanes;
+  for (int v = static_cast<int>(threadIdx.x); v < states * kPerState; v += Tile::kThreads) {
+    const int state = v / kPerState, r = v % kPerState, quad = r / Tile::kLanes;
+    float4 sum = load_float4(&shared.warp_sums[0][state + 1][4 * r]);
+#pragma unroll
+    for (int warp = 1; warp < Tile::kWarps; ++warp) {
+      const float4 x = load_float4(&shared.warp_sums[warp][state + 1][4 * r]);
+      sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+    }
+    const CoefficientSums& to = quad < 2 ? shared.dB : shared.dC;
+    const int step = first_step + r % Tile::kLanes * Tile::kLaneSteps + quad % 2 * 4;
+    if (to.origin) to.store(first_state + state, step, sum, steps - step);
+  }
+}
+
+/// The sequence at shared.place, last tile to first.
+template <class Tile>
+__device__ __forceinline__ void backward_sequence(const BackwardTask& task, typename Tile::Shared& shared,
+                                                  AdjointLane<Tile>& lane) {
+  const ScanParams& p = task.grad.scan;
+  const int dstate = static_cast<int>(p.dstate), steps = shared.place.steps;
+  auto fetch = [&](int buffer, int first_state, int first) {
+    shared.coefficients.fetch(buffer, first_state, dstate - first_state, first, shared.place.steps - first,
+                              Tile::kThreads);
+    fetch_entry_states<Tile>(shared, buffer, p, first_state, first);
+  };
+  lane.begin_sequence();
+  int buffer = 0, parity = 0, first = (steps - 1) / Tile::kSteps * Tile::kSteps;
+  if (steps > 0) fetch(0, 0, first);
+  for (int tiles = (steps + Tile::kSteps - 1) / Tile::kSteps; tiles > 0; --tiles, first -= Tile::kSteps, parity ^= 1) {
+    lane.begin_tile(first);
+    for (int n = 0; n < dstate; n += Tile::kStates, buffer ^= 1) {
+      shared.coefficients.arrive(buffer, Tile::kThreads);
+      __syncthreads();  // what this stage needs is there, and nobody reads what the last one needed
+      if (n + Tile::kStates < dstate) {
+        fetch(buffer ^ 1, n + Tile::kStates, first);
+      } else if (first > 0) {
+        fetch(buffer ^ 1, 0, first - Tile::kSteps);
+      }
+      const int states = dstate - n < Tile::kStates ? dstate - n : Tile::kStates;
+      lane.sweep(buffer, n, states, parity);
+      if (task.dB_sums || task.dC_sums) {
+        __syncthreads();  // the sums of all warps are there
+        store_coefficient_sums<Tile>(shared, n, states, first, shared.place.steps);
+      }
+    }
+    lane.end_tile(first);
+  }
+  __syncwarp();
+  lane.end_sequence(parity);
+}
+
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerProcessor)
+    backward_kernel(const __grid_constant__ BackwardTask task) {
+  auto& shared = shared_memory<typename Tile::Shared>();
+  const int64_t block = blockIdx.x % task.blocks.count, part = blockIdx.x / task.blocks.count;
+  AdjointLane<Tile> lane(task.grad, task.blocks.channels(block), shared);
+  const int64_t begin = part * task.sequences_per_block, end = begin + task.sequences_per_block;
+  for (int64_t index = begin; index < end && index < task.grad.scan.sequences; ++index) {
+    __syncthreads();  // nobody is at the sequence before any more
+    if (threadIdx.x == 0) {
+      const Place place(task.grad.scan, task.blocks, index * task.blocks.count + block);
+      shared.set_place(task.grad, place);
+      shared.coefficients.set_sources(task.grad.scan, place);
+      shared.dB = CoefficientSums(task.dB_sums, task, task.grad.scan.B, place, block);
+      shared.dC = CoefficientSums(task.dC_sums, task, task.grad.scan.C, place, block);
+    }
+    __syncthreads();
+    backward_sequence<Tile>(task, shared, lane);
+  }
+  lane.store_channel_sums(task, part);
+}
+
+template <class T>
+Error backward_lanes(const BackwardTask& task, int shape, CUstream_st* stream) {
+  return with_shape(BackwardShapes(), shape, [&](auto chosen) {
+    using Tile = BackwardTile<T, decltype(chosen)>;
+    return launch(backward_kernel<Tile>, task.parts * task.blocks.count, Tile::kThreads,
+                  Tile::shared_bytes(task.grad.scan.dstate), stream, task);
+  });
+}
+
+}  // namespace mamba::kernels::cuda

@@ -1,0 +1,124 @@
+// Sums of dB, dC and dA over the channels or the steps of a block, in a fixed order.
+#pragma once
+
+#include "cuda/place.cuh"
+#include "cuda/task.h"
+
+namespace mamba::kernels::cuda {
+
+/// The block's place in the partial sums of dB or dC: rows of steps, one for each state.
+struct CoefficientSums {
+  float* origin = nullptr;
+  int64_t pitch = 0;
+  QuadAccess access;
+
+  CoefficientSums() = default;
+  __device__ CoefficientSums(float* sums, const BackwardTask& task, const Coefficient& x, const Place& place,
+                             int64_t block) {
+    if (!sums) return;
+    const ScanParams& p = task.grad.scan;
+    const int64_t size = p.dim / x.groups,
+                  row = (task.blocks.slice(block, size) * p.batch + place.sequence.batch) * x.groups +
+                        place.channel / size;
+    pitch = task.sums_pitch;
+    origin = sums + row * p.dstate * pitch;
+    if (!p.cu_seqlens) {
+      // In the order of the scan, and the rows' padding takes what a last quad has too much.
+      access = QuadAccess(origin, 1, pitch, 0);
+    } else {
+      origin += place.sequence.time(0);
+      access = QuadAccess(origin, p.reverse ? -1 : 1, pitch, place.steps);
+    }
+  }
+  __device__ __forceinline__ void store(int64_t state, int step, const float4& x, int left) const {
+    const float values[4] = {x.x, x.y, x.z, x.w};
+    access.store(origin + state * pitch + step * access.stride, Quad<float>::narrowed(values), left);
+  }
+};
+
+/// dB and dC of one state and one tile, summed over the channels of a warp.
+///
+/// A thread hands in the sums over its own channels for its 8 steps as four quads: dB of its first four steps, dB of
+/// the others, dC likewise. The lanes of equal steps are added with one state's delay, so that reading what other lanes
+/// wrote overlaps with the next state's arithmetic; two buffers, one warp barrier for each state.
+template <int kLanes>
+class LaneSums {
+  static constexpr int kQuads = 4, kPitch = 4 * kWarpSize + 16;  // conflict-free rows of quads
+  static constexpr int kChannelLanes = kWarpSize / kLanes;
+
+ public:
+  static constexpr int kFloats = 4 * kQuads * kLanes;  // of one state: quad, lane, step
+  using Sums = float[kFloats];
+
+  struct Shared {
+    alignas(16) float buffer[2][kQuads][kPitch];
+  };
+
+  __device__ LaneSums(Shared& warp_shared, int lane) : shared(&warp_shared.buffer[0][0][0]) {
+    put_at = 4 * lane;
+    sums_at = lane * kWidth;
+    get_at = sums_at / (4 * kLanes) * kPitch + sums_at % (4 * kLanes);
+    keep(put_at);
+    keep(get_at);
+    keep(sums_at);
+  }
+
+  /// After a warp barrier: reads what put() wrote for the state before, if `parity` is that of its put().
+  __device__ __forceinline__ void begin_get(int parity) {
+    const float* from = shared + parity * kBuffer + get_at;
+#pragma unroll
+    for (int m = 0; m < kVectors; ++m) {
+#pragma unroll
+      for (int i = 0; i < kChannelLanes; ++i) {
+        parts[m][i] = *reinterpret_cast<const Vector*>(from + m * kQuadsApart * kPitch + i * 4 * kLanes);
+      }
+    }
+  }
+  /// And adds it up.
+  __device__ __forceinline__ void end_get(float* sums) const {
+#pragma unroll
+    for (int m = 0; m < kVectors; ++m) {
+      Vector sum = parts[m][0];
+#pragma unroll
+      for (int i = 1; i < kChannelLanes; ++i) add(sum, parts[m][i]);
+      *reinterpret_cast<Vector*>(sums + sums_at + m * kWarpSize * kWidth) = sum;
+    }
+  }
+  __device__ __forceinline__ void put(int parity, const float (&dB)[8], const float (&dC)[8]) {
+    float* to = shared + parity * kBuffer + put_at;
+    store_float4(to, {dB[0], dB[1], dB[2], dB[3]});
+    store_float4(to + kPitch, {dB[4], dB[5], dB[6], dB[7]});
+    store_float4(to + 2 * kPitch, {dC[0], dC[1], dC[2], dC[3]});
+    store_float4(to + 3 * kPitch, {dC[4], dC[5], dC[6], dC[7]});
+  }
+
+ private:
+  static constexpr int kWidth = kFloats / kWarpSize < 4 ? kFloats / kWarpSize : 4;
+  static constexpr int kVectors = kFloats / kWarpSize / kWidth;
+  using Vector = std::conditional_t<kWidth == 2, float2, float4>;
+
+  static __device__ __forceinline__ void add(float2& sum, const float2& x) {
+    sum.x += x.x, sum.y += x.y;
+  }
+  static __device__ __forceinline__ void add(float4& sum, const float4& x) {
+    sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+  }
+  static constexpr int kBuffer = kQuads * kPitch;
+  static constexpr int kQuadsApart = kWarpSize * kWidth / (4 * kLanes);  // of a thread's vectors
+
+  float* shared;
+  int put_at, get_at, sums_at;
+  Vector parts[kVectors][kChannelLanes];
+};
+
+/// The sums of two values over kLanes neighbouring lanes: of `x` in even lanes, of `y` in odd ones.
+template <int kLanes>
+__device__ __forceinline__ float sum_lanes_of_two(float x, float y, bool is_odd) {
+  float sum = is_odd ? y : x;
+  sum += __shfl_xor_sync(kWholeWarp, is_odd ? x : y, 1, kLanes);
+#pragma unroll
+  for (int by = 2; by < kLanes; by *= 2) sum += __shfl_xor_sync(kWholeWarp, sum, by, kLanes);
+  return sum;
+}
+
+}  // namespace mamba::kernels::cuda

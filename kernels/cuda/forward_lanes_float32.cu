@@ -1,0 +1,7 @@
+#include "cuda/forward_lanes.cuh"
+
+namespace mamba::kernels::cuda {
+
+template Error forward_lanes<float>(const ScanParams&, const LaneChoice&, CUstream_st*);
+
+}  // namespace mamba::kernels::cuda

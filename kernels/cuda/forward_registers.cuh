@@ -1,0 +1,184 @@
+// The forward for many channels: states live in registers, and each lane walks through time alone.
+//
+// kLanes lanes share a channel, lane k holding the states k, k + kLanes, ...; a warp has 32 / kLanes channels. A tile
+// of kSteps steps passes through shared memory: delta', delta' u and D u, private to the warp, and B and C, shared by
+// the block. Each lane leaves what its states add to y; the sum over the lanes is taken when out is written.
+#pragma once
+
+#include "cuda/activation_warp.cuh"
+#include "cuda/coefficients.cuh"
+#include "cuda/launch.h"
+#include "cuda/task.h"
+
+namespace mamba::kernels::cuda {
+
+template <class T_, class Shape>
+struct RegisterTile : Shape {
+  using T = T_;
+  using Shape::kLanes, Shape::kStates, Shape::kSteps, Shape::kWarps;
+  static constexpr int kThreads = kWarps * kWarpSize;
+  static constexpr int kChannels = kWarpSize / kLanes;  // of a warp
+  using Coefficients = CoefficientTile<T, kStates * kLanes, kSteps, false>;
+  using Warp = ActivationWarpShared<kChannels, kLanes, kSteps>;
+
+  struct Shared {
+    CoefficientStage<Coefficients> coefficients;
+    Warp warp[kWarps];
+  };
+};
+
+/// The states of one lane: those of its channel whose index is `part` modulo kLanes.
+template <class Tile>
+class LaneStates {
+ public:
+  __device__ LaneStates(const ScanParams& params, const Place& place, int first_channel, int lane)
+      : p(params),
+        part(lane % Tile::kLanes),
+        row(lane / Tile::kLanes),
+        channel(place.channel + first_channel + row),
+        dstate(first_channel + row < place.channels ? static_cast<int>(p.dstate) : 0) {
+    const float* A = static_cast<const float*>(p.A) + channel * p.dstate;
+    const float* initial = static_cast<const float*>(p.initial_state) + state_row(place);
+#pragma unroll
+    for (int i = 0; i < Tile::kStates; ++i) {
+      rate[i] = index(i) < dstate ? exponent_rate(A[index(i)]) : 0.f;
+      h[i] = p.initial_state && index(i) < dstate ? initial[index(i)] : 0.f;
+    }
+  }
+
+  /// `steps` of a tile; the tile begins with the scan's step `first_step`.
+  __device__ __forceinline__ void sweep(const typename Tile::Coefficients& coefficients, typename Tile::Warp& shared,
+                                        const Place& place, int first_step, int steps) {
+    constexpr int kSection = Tile::kSteps < kCheckpointSpacing ? Tile::kSteps : kCheckpointSpacing;
+    static_assert(kSection % (4 * kUnroll) == 0 && kCheckpointSpacing % kSection == 0);
+    float4 step = load_float4(&shared.step[row][0]), input = load_float4(&shared.input[row][0]);
+    for (int section = 0; section < Tile::kSteps && section < steps; section += kSection) {
+      if (p.checkpoints && (first_step + section) % kCheckpointSpacing == 0) {
+        save_checkpoint(place, first_step + section);
+      }
+#pragma unroll 1
+      for (int i = 0; i < kSection && section + i < steps; i += 4 * kUnroll) {
+#pragma unroll
+        for (int j = 0; j < kUnroll; ++j) {
+          const int t = section + i + 4 * j;
+          // The next steps are on their way while these are computed with.
+          const float4 next_step = load_float4(&shared.step[row][t + 4]);
+          const float4 next_input = load_float4(&shared.input[row][t + 4]);
+          four_steps(coefficients, &shared.y[row][part][t], t, step, input);
+          step = next_step;
+          input = next_input;
+        }
+      }
+    }
+  }
+
+  __device__ void save_last(const Place& place) const {
+    float* last = static_cast<float*>(p.last_state) + state_row(place);
+#pragma unroll
+    for (int i = 0; i < Tile::kStates; ++i) {
+      if (index(i) < dstate) last[index(i)] = h[i];
+    }
+  }
+
+ private:
+  static constexpr int kUnroll = Tile::kUnroll;
+
+  __device__ __forceinline__ int index(int i) const {
+    return i * Tile::kLanes + part;
+  }
+  __device__ int64_t state_row(const Place& place) const {
+    return (place.sequence_index * p.dim + channel) * p.dstate;
+  }
+
+  __device__ __forceinline__ void four_steps(const typename Tile::Coefficients& coefficients, float* y_part, int t,
+                                             const float4& step, const float4& input) {
+    float y[4] = {0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+    for (int i = 0; i < Tile::kStates; ++i) {
+      const float4 B = load_float4(&coefficients.B[index(i)][t]), C = load_float4(&coefficients.C[index(i)][t]);
+      advance(i, step.x, input.x, B.x, C.x, y[0]);
+      advance(i, step.y, input.y, B.y, C.y, y[1]);
+      advance(i, step.z, input.z, B.z, C.z, y[2]);
+      advance(i, step.w, input.w, B.w, C.w, y[3]);
+    }
+    store_float4(y_part, y);
+  }
+
+  __device__ __forceinline__ void advance(int i, float step, float input, float B, float C, float& y) {
+    h[i] = fmaf(exp2_approximate(step * rate[i]), h[i], input * B);
+    y = fmaf(C, h[i], y);
+  }
+
+  __device__ __forceinline__ void save_checkpoint(const Place& place, int step) const {
+    const generic::Sequence& s = place.sequence;
+#pragma unroll
+    for (int i = 0; i < Tile::kStates; ++i) {
+      if (index(i) < dstate) *generic::checkpoint<float>(p, s, step / kCheckpointSpacing, index(i), channel) = h[i];
+    }
+  }
+
+  const ScanParams& p;
+  const int part, row;
+  const int64_t channel;
+  const int dstate;  // 0 in a lane without a channel
+  float rate[Tile::kStates], h[Tile::kStates];
+};
+
+template <class Tile, Access access>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerProcessor)
+    forward_registers_kernel(const __grid_constant__ ForwardTask task) {
+  auto& shared = shared_memory<typename Tile::Shared>();
+  const ScanParams& p = task.scan;
+  const Place place(p, task.blocks, blockIdx.x);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int first_channel = warp * Tile::kChannels, dstate = static_cast<int>(p.dstate);
+  if (threadIdx.x == 0) shared.coefficients.set_sources(p, place);
+  __syncthreads();
+  ActivationWarp<Tile, access> activations(p, place, shared.warp[warp], lane, first_channel);
+  LaneStates<Tile> states(p, place, first_channel, lane);
+
+  activations.fetch(0);
+  shared.coefficients.fetch(0, 0, dstate, 0, place.steps, Tile::kThreads);
+  shared.coefficients.arrive(0, Tile::kThreads);
+  for (int first = 0, buffer = 0; first < place.steps; first += Tile::kSteps, buffer ^= 1) {
+    const int next = first + Tile::kSteps;
+    activations.stage(first);
+    __syncthreads();  // this tile's B and C are there, and nobody reads those of the tile before
+    if (next < place.steps) {
+      activations.fetch(next);
+      shared.coefficients.fetch(buffer ^ 1, 0, dstate, next, place.steps - next, Tile::kThreads);
+    }
+    activations.fetch_gate(first);
+    states.sweep(shared.coefficients.tile[buffer], shared.warp[warp], place, first, place.steps - first);
+    if (next < place.steps) shared.coefficients.arrive(buffer ^ 1, Tile::kThreads);
+    __syncwarp();  // y is complete
+    activations.finish(first);
+    __syncwarp();  // and read, so the next tile may be staged
+  }
+  states.save_last(place);
+}
+
+template <class T>
+Error forward_registers(const ScanParams& params, int shape, CUstream_st* stream) {
+  return with_shape(RegisterShapes(), shape, [&](auto chosen) {
+    using Tile = RegisterTile<T, decltype(chosen)>;
+    const ForwardTask task{params, blocks_of_channels(params, Tile::kBlockChannels)};
+    auto launch_with = [&](auto kernel) {
+      return launch(kernel, params.sequences * task.blocks.count, Tile::kThreads, sizeof(typename Tile::Shared), stream,
+                    task);
+    };
+    const bool few_channels = Tile::kChannels < 4;
+    switch (forward_access(params, task.blocks, few_channels)) {
+      case Access::kTimeVectors:
+        return launch_with(forward_registers_kernel<Tile, Access::kTimeVectors>);
+      case Access::kChannelVectors:
+        if constexpr (!few_channels) return launch_with(forward_registers_kernel<Tile, Access::kChannelVectors>);
+      case Access::kChannelElements:
+        return launch_with(forward_registers_kernel<Tile, Access::kChannelElements>);
+      default:
+        return launch_with(forward_registers_kernel<Tile, Access::kTimeElements>);
+    }
+  });
+}
+
+}  // namespace mamba::kernels::cuda

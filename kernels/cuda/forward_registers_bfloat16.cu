@@ -1,0 +1,7 @@
+#include "cuda/forward_registers.cuh"
+
+namespace mamba::kernels::cuda {
+
+template Error forward_registers<BFloat16>(const ScanParams&, int, CUstream_st*);
+
+}  // namespace mamba::kernels::cuda

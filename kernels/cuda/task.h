@@ -1,0 +1,55 @@
+// What the fast kernels are launched with, and their launchers: one instantiation for each activation type.
+#pragma once
+
+#include "mamba/kernels/config_cuda.h"
+#include "mamba/kernels/scan.h"
+
+namespace mamba::kernels::cuda {
+
+struct ForwardTask {
+  ScanParams scan;
+  ChannelBlocks blocks;
+};
+
+struct BackwardTask {
+  ScanGradParams grad;
+  ChannelBlocks blocks;
+  int64_t sequences_per_block = 1, parts = 0;
+  // Partial sums; null where a gradient is not asked for.
+  float *dB_sums = nullptr, *dC_sums = nullptr;  // (slices, batch, groups, dstate, sums_pitch)
+  int64_t sums_pitch = 0;
+  float* dA_sums = nullptr;                               // (parts, dim, dstate)
+  float *dD_sums = nullptr, *ddelta_bias_sums = nullptr;  // (parts, dim)
+};
+
+/// `shape` is an index in RegisterShapes.
+template <class T>
+Error forward_registers(const ScanParams& params, int shape, CUstream_st* stream);
+
+template <class T>
+Error forward_lanes(const ScanParams& params, const LaneChoice& choice, CUstream_st* stream);
+
+/// `shape` is an index in BackwardShapes.
+template <class T>
+Error backward_lanes(const BackwardTask& task, int shape, CUstream_st* stream);
+
+/// One sum for each element of a gradient: rows of `length` elements, `pitch` apart in the partial sums, where they may
+/// lie backwards.
+struct SumJob {
+  const float* partial = nullptr;
+  float* total = nullptr;
+  int64_t parts = 0, rows = 0, length = 0, pitch = 0;
+  bool is_reversed = false;
+};
+struct SumTask {
+  static constexpr int kMostJobs = 5;
+  SumJob jobs[kMostJobs];
+  int64_t first_block[kMostJobs + 1] = {};  // of each job
+};
+/// Adds the parts of each job in order.
+Error ordered_sums(const SumJob* jobs, int count, CUstream_st* stream);
+
+/// The whole backward of a problem that is_fast(), as a plan says.
+Error backward_by_plan(const ScanGradParams& params, const BackwardPlan& plan, float* workspace, CUstream_st* stream);
+
+}  // namespace mamba::kernels::cuda

@@ -1,0 +1,219 @@
+// Tile shapes of the CUDA kernels and the pure functions that choose among them.
+#pragma once
+
+#include "mamba/kernels/config.h"
+
+namespace mamba::kernels::cuda {
+
+/// What the choices depend on besides the problem.
+struct Machine {
+  int64_t processors = 132;
+  int64_t shared_memory = 227 * 1024;  // bytes that a block may have
+};
+
+template <class... Shapes>
+struct ShapeList {
+  static constexpr int kCount = sizeof...(Shapes);
+};
+
+/// The forward that keeps states in registers: `lanes` lanes share a channel, each with `states` of its states; a tile
+/// has `steps` steps; `unroll` times four steps make the body of the inner loop.
+template <int lanes, int states, int steps, int warps, int blocks_per_processor, int unroll>
+struct RegisterShape {
+  static constexpr int kLanes = lanes, kStates = states, kSteps = steps, kWarps = warps;
+  static constexpr int kBlocksPerProcessor = blocks_per_processor, kUnroll = unroll;
+  static constexpr int kDstate = lanes * states, kBlockChannels = warps * 32 / lanes;
+};
+
+/// By dstate; those of one dstate by the channels of a block, most first.
+using RegisterShapes =
+    ShapeList<RegisterShape<2, 4, 32, 4, 3, 4>,                                                                      //
+              RegisterShape<2, 8, 32, 4, 2, 4>, RegisterShape<4, 4, 64, 4, 2, 4>, RegisterShape<8, 2, 64, 4, 3, 2>,  //
+              RegisterShape<4, 8, 32, 4, 2, 4>,                                                                      //
+              RegisterShape<8, 8, 32, 8, 1, 2>,                                                                      //
+              RegisterShape<16, 8, 32, 8, 1, 2>, RegisterShape<32, 8, 32, 8, 1, 2>>;
+
+/// How the forward that keeps states in registers moves activations: four elements with one instruction, along the
+/// contiguous dimension, where alignment allows; else one by one, neighbours in memory by neighbouring lanes.
+enum class Access { kTimeVectors, kChannelVectors, kTimeElements, kChannelElements };
+
+/// The forward whose lanes share out time: `lanes` lanes with `lane_steps` steps each to a channel; B and C pass
+/// through shared memory `states` states at a time. A block has one warp up to `most_warps`.
+template <int lanes, int lane_steps, int states, int most_warps, int blocks_per_processor>
+struct LaneShape {
+  static constexpr int kLanes = lanes, kLaneSteps = lane_steps, kStates = states, kMostWarps = most_warps;
+  static constexpr int kBlocksPerProcessor = blocks_per_processor;
+};
+
+/// The longest tile first.
+using LaneShapes = ShapeList<LaneShape<32, 16, 8, 12, 1>, LaneShape<8, 16, 8, 4, 3>>;
+
+/// The backward: `lanes` lanes with 8 steps each to a pair of channels, `states` states at a time.
+template <int lanes, int states, int warps, int blocks_per_processor>
+struct BackwardShape {
+  static constexpr int kLanes = lanes, kStates = states, kWarps = warps;
+  static constexpr int kBlocksPerProcessor = blocks_per_processor;
+  static constexpr int kDstate = 0, kBlockChannels = warps * 64 / lanes;  // dstate is a run-time loop
+};
+
+/// The widest blocks first.
+using BackwardShapes = ShapeList<BackwardShape<4, 16, 4, 2>, BackwardShape<8, 8, 4, 2>, BackwardShape<16, 4, 4, 2>>;
+
+struct LaneChoice {
+  int shape, warps;
+};
+
+/// What the choice of a shape looks at.
+struct ShapeFacts {
+  int dstate, block_channels;
+};
+
+template <class... Shapes>
+constexpr ShapeFacts shape_facts(ShapeList<Shapes...>, int shape) {
+  constexpr ShapeFacts facts[] = {{Shapes::kDstate, Shapes::kBlockChannels}...};
+  return facts[shape];
+}
+
+/// Blocks of at most `width` neighbouring channels, none of which straddles a group of B or C.
+inline ChannelBlocks blocks_of_channels(const ScanParams& p, int64_t width) {
+  ChannelBlocks blocks;
+  blocks.unit = greatest_common_divisor(group_size(p.B, p.dim), group_size(p.C, p.dim));
+  blocks.width = width < blocks.unit ? width : blocks.unit;
+  blocks.per_unit = ceil_div(blocks.unit, blocks.width);
+  blocks.count = p.dim / blocks.unit * blocks.per_unit;
+  return blocks;
+}
+
+/// Whether the fast kernels take the problem: real states, single or half precision, B and C that depend on time.
+inline bool is_fast(const ScanParams& p) {
+  constexpr int64_t kMostStates = 256, kMostSteps = (int64_t{1} << 31) - 4096;
+  const bool is_single = p.activation_type == ScalarType::kFloat32;
+  auto is_taken = [&](const Coefficient& x) { return !x.is_constant && (is_single || !x.is_state_type); };
+  return p.activation_type != ScalarType::kFloat64 && !p.is_complex && is_taken(p.B) && is_taken(p.C) &&
+         p.sequences > 0 && p.dim > 0 && p.length > 0 && p.length < kMostSteps && p.dstate > 0 &&
+         p.dstate <= kMostStates;
+}
+
+/// The index in RegisterShapes: of those that hold dstate most tightly, the widest that gives each processor two
+/// blocks, or the narrowest.
+inline int register_shape(const ScanParams& p, const Machine& machine) {
+  int shape = 0;
+  while (shape_facts(RegisterShapes(), shape).dstate < p.dstate) ++shape;
+  const int dstate = shape_facts(RegisterShapes(), shape).dstate;
+  auto blocks = [&](int i) {
+    return p.sequences * blocks_of_channels(p, shape_facts(RegisterShapes(), i).block_channels).count;
+  };
+  const int64_t enough = machine.processors * 19 / 10;
+  while (shape + 1 < RegisterShapes::kCount && shape_facts(RegisterShapes(), shape + 1).dstate == dstate &&
+         blocks(shape) < enough) {
+    ++shape;
+  }
+  return shape;
+}
+
+/// Whether quads of elements that follow each other by `stride` may be moved as vectors: those that begin at multiples
+/// of four elements from the first of any line, `other_stride` and `batch_stride` apart.
+inline bool are_vectors(const Activation& x, int64_t stride, int64_t other_stride, int64_t element_size) {
+  if (!x.data) return true;
+  return stride == 1 && other_stride % 4 == 0 && x.batch_stride % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(x.data) % static_cast<uintptr_t>(4 * element_size) == 0;
+}
+
+inline Access forward_access(const ScanParams& p, const ChannelBlocks& blocks, bool few_channels) {
+  const int64_t element_size = p.activation_type == ScalarType::kFloat32 ? 4 : 2;
+  const bool along_time = p.u.dim_stride != 1 || p.u.length_stride == 1;
+  // Quads begin at multiples of four steps from a sequence's end that is scanned first, or of four channels of a block.
+  bool vectors =
+      along_time ? !p.cu_seqlens && p.length % 4 == 0 : !few_channels && blocks.unit % 4 == 0 && blocks.width % 4 == 0;
+  for (const Activation* x : {&p.u, &p.delta, &p.z, &p.out}) {
+    vectors = vectors && (along_time ? are_vectors(*x, x->length_stride, x->dim_stride, element_size)
+                                     : are_vectors(*x, x->dim_stride, x->length_stride, element_size));
+  }
+  if (along_time) return vectors ? Access::kTimeVectors : Access::kTimeElements;
+  return vectors ? Access::kChannelVectors : Access::kChannelElements;
+}
+
+/// So few channels that sharing out time pays. The lengths are those at which a tile is well filled.
+inline bool few_channels(const ScanParams& p, const Machine& machine) {
+  constexpr int64_t kChannelsPerProcessor = 14, kLeastSteps = 256;
+  return p.sequences * p.dim <= kChannelsPerProcessor * machine.processors && p.length >= kLeastSteps;
+}
+
+/// Warps such that the blocks come to about one a processor.
+inline LaneChoice lane_choice(const ScanParams& p, const Machine& machine) {
+  constexpr int64_t kLongTile = 512;
+  if (p.length < kLongTile) return {1, 4};
+  const int64_t warps = ceil_div(p.sequences * p.dim, machine.processors);
+  return {0, static_cast<int>(warps < 12 ? warps : 12)};
+}
+
+/// How the fast backward cuts up a problem, and where in its workspace the partial sums lie, in floats.
+struct BackwardPlan {
+  int shape = 0;
+  ChannelBlocks blocks;
+  int64_t sequences_per_block = 1, parts = 0;  // parts: of the sequences, one block each for some channels
+  int64_t pitch = 0;                           // of a row of dB or dC
+  int64_t dB = 0, dC = 0, dA = 0, dD = 0, ddelta_bias = 0, floats = 0;
+};
+
+/// Rows of the gradient of B or C: one for each batch, group and state.
+inline int64_t coefficient_rows(const ScanParams& p, const Coefficient& x) {
+  return p.batch * x.groups * p.dstate;
+}
+
+/// The cost of a shape, in channels that a processor takes one after the other: two blocks at a time hide latencies
+/// that one alone waits for, and smaller blocks repeat more work.
+inline double backward_cost(const ScanParams& p, const Machine& machine, int shape) {
+  constexpr double kAlone = 0.75, kOverhead = 0.04;
+  const int64_t width = shape_facts(BackwardShapes(), shape).block_channels;
+  const int64_t rounds = ceil_div(p.sequences * blocks_of_channels(p, width).count, machine.processors);
+  return static_cast<double>(width) * (static_cast<double>(rounds / 2) + (rounds % 2 == 0 ? 0 : kAlone)) *
+         (1 + kOverhead * shape);
+}
+
+/// An index in BackwardShapes.
+inline int backward_shape(const ScanParams& p, const Machine& machine) {
+  constexpr int64_t kMostStatesOfWideBlocks = 64;  // more of them do not fit into shared memory
+  int best = p.dstate > kMostStatesOfWideBlocks ? 1 : 0;
+  for (int shape = best + 1; shape < BackwardShapes::kCount; ++shape) {
+    if (backward_cost(p, machine, shape) < backward_cost(p, machine, best)) best = shape;
+  }
+  return best;
+}
+
+inline BackwardPlan backward_plan(const ScanGradParams& grad, const Machine& machine, int shape) {
+  const ScanParams& p = grad.scan;
+  BackwardPlan plan;
+  plan.shape = shape;
+  plan.blocks = blocks_of_channels(p, shape_facts(BackwardShapes(), plan.shape).block_channels);
+
+  // Blocks go through several short sequences: fewer partial sums of dA.
+  constexpr int64_t kBlocksPerProcessor = 8, kSteps = 512;
+  const int64_t steps = ceil_div(p.batch * p.length, p.sequences);
+  const int64_t spare = p.sequences * plan.blocks.count / (kBlocksPerProcessor * machine.processors);
+  const int64_t wanted = kSteps / (steps > 0 ? steps : 1);
+  plan.sequences_per_block = spare < wanted ? spare : wanted;
+  if (plan.sequences_per_block < 1) plan.sequences_per_block = 1;
+  plan.parts = ceil_div(p.sequences, plan.sequences_per_block);
+  plan.pitch = ceil_div(p.length, 4) * 4;
+
+  auto reserve = [&](const void* gradient, int64_t count) {
+    const int64_t at = plan.floats;
+    if (gradient) plan.floats += ceil_div(count, 4) * 4;
+    return at;
+  };
+  auto coefficient = [&](const void* gradient, const Coefficient& x) {
+    return reserve(gradient, plan.blocks.slices(group_size(x, p.dim)) * coefficient_rows(p, x) * plan.pitch);
+  };
+  plan.dB = coefficient(grad.dB, p.B);
+  plan.dC = coefficient(grad.dC, p.C);
+  plan.dA = reserve(grad.dA, plan.parts * p.dim * p.dstate);
+  plan.dD = reserve(grad.dD, plan.parts * p.dim);
+  plan.ddelta_bias = reserve(grad.ddelta_bias, plan.parts * p.dim);
+  return plan;
+}
+inline BackwardPlan backward_plan(const ScanGradParams& grad, const Machine& machine) {
+  return backward_plan(grad, machine, backward_shape(grad.scan, machine));
+}
+
+}  // namespace mamba::kernels::cuda
