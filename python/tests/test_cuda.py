@@ -1,5 +1,6 @@
 """What only a CUDA device shows: the current stream and device, CUDA graphs, no synchronisation."""
 
+import mamba_ops  # noqa: F401  registers the operators
 import pytest
 import torch
 from scan_inputs import CASES, floating, scan_inputs, update_inputs
