@@ -18,11 +18,12 @@ struct Rows {
   static constexpr int kCount = kLanes<Wide<Stored>>;
 
   T* row[kCount];
-  bool adjacent;  // a column is contiguous in memory
+  bool adjacent;  // a column is contiguous in memory; only row[0] is told then
 
   /// `count` rows that begin `stride` elements apart.
   MAMBA_INLINE Rows(T* first, int64_t stride, int64_t count) : adjacent(stride == 1 && count >= kCount) {
-    for (int i = 0; i < kCount; ++i) row[i] = first + (i < count ? i : count - 1) * stride;
+    row[0] = first;
+    for (int i = 1; i < (adjacent ? 1 : kCount); ++i) row[i] = first + (i < count ? i : count - 1) * stride;
   }
   /// The rows of `count` channels from `channel` on, where `group_size` channels share one.
   MAMBA_INLINE Rows(T* first, int64_t stride, int64_t channel, int64_t count, int64_t group_size) : adjacent(false) {
@@ -74,6 +75,14 @@ struct Rows {
   }
 };
 
+/// `count` strided numbers, widened; to[] has room for whole vectors.
+template <class T>
+void load_strided(const T* from, int64_t stride, int64_t count, Wide<T>* to) {
+  constexpr int64_t kCount = kLanes<Wide<T>>;
+  for (int64_t i = 0; i < count; i += kCount)
+    store(to + i, Rows<const T>(from + i * stride, stride, count - i).column(0));
+}
+
 /// Columns at, at + stride, ... into columns[0], columns[step], ...
 template <class T, class V>
 void load_columns(const Rows<T>& rows, int64_t at, int64_t stride, int64_t count, V* columns, int64_t step = 1) {
@@ -86,7 +95,7 @@ void load_columns(const Rows<T>& rows, int64_t at, int64_t stride, int64_t count
       for (int j = 0; j < kBlock; ++j) columns[(i + j) * step] = block[j];
     }
   }
-  for (; i < count; ++i) columns[i * step] = rows.column(at + i * stride);
+  for (; i < count; ++i) columns[i * step] = i > 0 && stride == 0 ? columns[0] : rows.column(at + i * stride);
 }
 
 template <class T, class V>

@@ -1,5 +1,5 @@
 // From work to pieces, and from pieces to the kernels of the best ISA level that this CPU has. The generic kernels take
-// what those have no form of: a complex A.
+// what those have no form of: a complex A, and steps in double precision with a state that is not, or the reverse.
 #include <cstdlib>
 #include <cstring>
 
@@ -52,6 +52,11 @@ ScanPiece piece_of(const ScanParams& p, int64_t sequence, Range channels) {
   return {sequence, s.batch, s.start, s.steps, s.slot, channels, {0, s.steps}};
 }
 
+/// Double precision on one side only.
+bool is_mixed(const UpdateParams& p) {
+  return (p.activation_type == ScalarType::kFloat64) != (p.state_type == ScalarType::kFloat64);
+}
+
 }  // namespace
 
 const char* level_name() {
@@ -87,11 +92,26 @@ void backward(const ScanGradParams& params, Range range) {
 }
 
 int64_t update_work(const UpdateParams& params) {
-  return generic::cpu::update_work(params);
+  if (is_mixed(params)) return generic::cpu::update_work(params);
+  return params.rows * UpdatePieces(flattened(params)).count;
 }
 
 void update(const UpdateParams& params, Range range) {
-  generic::cpu::update(params, range);
+  if (is_mixed(params)) return generic::cpu::update(params, range);
+  const UpdateParams p = flattened(params);
+  const UpdatePieces pieces(p);
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    UpdatePiece piece;
+    piece.row = i / pieces.count;
+    piece.slot = p.slot_of_row ? p.slot_of_row[piece.row] : piece.row;
+    if (piece.slot >= p.slots) piece.slot = -1;
+    piece.of_one_head = p.head_dim > 1;
+    piece.head = i % pieces.count / pieces.blocks * (piece.of_one_head ? 1 : pieces.run);
+    piece.group_B = piece.head / (p.heads / p.B.groups);
+    piece.group_C = piece.head / (p.heads / p.C.groups);
+    piece.channels = pieces.channels(i % pieces.count);
+    level().kernels->update(p, piece);
+  }
 }
 
 namespace {

@@ -22,9 +22,19 @@ struct ScanPiece {
   }
 };
 
+/// Neighbouring channels of one row, which have the same B and C: of one head, or of heads with one channel each.
+struct UpdatePiece {
+  int64_t row = 0, slot = 0;  // a negative slot is padding
+  int64_t head = 0;           // the first one
+  bool of_one_head = false;
+  int64_t group_B = 0, group_C = 0;
+  Range channels;  // within the head; else counted in heads from the first one
+};
+
 struct Kernels {
   void (*forward)(const ScanParams& params, const ScanPiece& piece);
   void (*backward)(const ScanGradParams& params, const ScanPiece& piece, const ChannelBlocks& blocks);
+  void (*update)(const UpdateParams& params, const UpdatePiece& piece);
 };
 
 namespace baseline {

@@ -57,24 +57,24 @@ struct SafeExponents {
   static constexpr Real kLeast = 4 - Constants<Real>::kBias, kMost = Constants<Real>::kBias - 1;
 };
 
-/// 2^x, where x = k + r is given by the sum of x and kShifter, and by the rest. Results below 2^(4 - bias) become 0.
-/// Unguarded it is for safe exponents only, and the same there to the bit.
-template <class Real>
-constexpr Real kShifter = Real(int64_t{3} << (Constants<Real>::kMantissaBits - 1));
+/// Added to x = k + r with |r| <= 1/2, it leaves k, the whole part, in the lowest bits: for guarded use k + bias - 1,
+/// which in the place of an exponent makes half of 2^k.
+template <bool kGuarded, class Real>
+constexpr Real kShifter = Real((int64_t{3} << (Constants<Real>::kMantissaBits - 1)) +
+                               (kGuarded ? Constants<Real>::kBias - 1 : 0));
 
+/// 2^(k + r), from what adding kShifter made of the sum. Results below 2^(4 - bias) become 0. Unguarded it is for safe
+/// exponents only, and the same there to the bit.
 template <bool kGuarded, class V>
 MAMBA_INLINE V exp2(V shifted, V r) {
   using Real = Element<V>;
   using C = Constants<Real>;
-  using Integer = decltype(Integers<V>{}[0] + 0);
   const V mantissa = polynomial(C::kExp2, r);
   const Integers<V> exponent = bits<Integers<V>>(shifted) << C::kMantissaBits;
   if constexpr (!kGuarded) return bits<V>(bits<Integers<V>>(mantissa) + exponent);
 
   // Half of 2^k is in range when 2^k itself just is not. A product keeps the NaN of a mantissa.
-  const V half = bits<V>(exponent + (Integer{C::kBias - 1} << C::kMantissaBits));
-  const V k = shifted - kShifter<Real>;
-  const V power = mantissa * half * Real(2);
+  const V power = mantissa * bits<V>(exponent) * Real(2), k = shifted - kShifter<true, Real>;
   const V grown = k > Real(C::kBias + 1) ? broadcast<V>(Real(__builtin_huge_val())) : power;
   return k < SafeExponents<Real>::kLeast ? V{} : grown;
 }
@@ -82,8 +82,8 @@ MAMBA_INLINE V exp2(V shifted, V r) {
 template <class V>
 MAMBA_INLINE V exp(V x) {
   using C = Constants<Element<V>>;
-  const V shifted = x * C::kLog2e + kShifter<Element<V>>;
-  const V k = shifted - kShifter<Element<V>>;
+  const V shifted = x * C::kLog2e + kShifter<true, Element<V>>;
+  const V k = shifted - kShifter<true, Element<V>>;
   return exp2<true>(shifted, ((x - k * C::kLn2) - k * C::kLn2Rest) * C::kLog2e);
 }
 
@@ -97,8 +97,8 @@ MAMBA_INLINE V scaled_by_log2e(V A) {
 /// exp(delta' A). Fused, the product is never rounded.
 template <bool kGuarded, class V>
 MAMBA_INLINE V decay(V step, V A_log2e) {
-  const V shifted = step * A_log2e + kShifter<Element<V>>;
-  const V k = shifted - kShifter<Element<V>>;
+  const V shifted = step * A_log2e + kShifter<kGuarded, Element<V>>;
+  const V k = shifted - kShifter<kGuarded, Element<V>>;
   return exp2<kGuarded>(shifted, step * A_log2e - k);
 }
 

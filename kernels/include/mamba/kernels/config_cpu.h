@@ -36,4 +36,38 @@ struct BackwardPieces {
   }
 };
 
+/// Most channels of a piece of a step: several vectors, since one alone waits for itself.
+constexpr int64_t kUpdateChannels = 64;
+
+/// A step whose heads and channels lie as if each channel were a head of its own, told so; any other as it is.
+inline UpdateParams flattened(UpdateParams p) {
+  const auto is_flat = [&](const auto& x) { return !x.data || x.head_stride == p.head_dim * x.dim_stride; };
+  if (p.head_dim == 1 || !(is_flat(p.state) && is_flat(p.x) && is_flat(p.dt) && is_flat(p.z) && is_flat(p.out) &&
+                           is_flat(p.A) && is_flat(p.D) && is_flat(p.dt_bias))) {
+    return p;
+  }
+  const auto flatten = [](auto&... x) { ((x.head_stride = x.dim_stride), ...); };
+  flatten(p.state, p.x, p.dt, p.z, p.out, p.A, p.D, p.dt_bias);
+  p.heads *= p.head_dim;
+  p.head_dim = 1;
+  return p;
+}
+
+/// The pieces of a row of a step: the channels of a head, or the heads of one channel that share B and C, in blocks.
+struct UpdatePieces {
+  int64_t run = 1;  // channels that lie evenly apart and have the same B and C
+  int64_t blocks = 0, count = 0;
+
+  explicit UpdatePieces(const UpdateParams& p) {
+    if (p.heads == 0 || p.head_dim == 0) return;
+    run = p.head_dim > 1 ? p.head_dim : greatest_common_divisor(p.heads / p.B.groups, p.heads / p.C.groups);
+    blocks = ceil_div(run, kUpdateChannels);
+    count = p.heads * p.head_dim / run * blocks;
+  }
+  Range channels(int64_t piece) const {
+    const int64_t first = piece % blocks * kUpdateChannels, end = first + kUpdateChannels;
+    return {first, end < run ? end : run};
+  }
+};
+
 }  // namespace mamba::kernels::cpu
