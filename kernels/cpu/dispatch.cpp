@@ -49,7 +49,28 @@ const Level& level() {
 
 ScanPiece piece_of(const ScanParams& p, int64_t sequence, Range channels) {
   const generic::Sequence s = generic::sequence(p, sequence);
-  return {sequence, s.batch, s.start, s.steps, s.slot, channels, {0, s.steps}};
+  ScanPiece piece;
+  piece.sequence = sequence;
+  piece.batch = s.batch;
+  piece.start = s.start;
+  piece.steps = s.steps;
+  piece.slot = s.slot;
+  piece.channels = channels;
+  piece.scanned = {0, s.steps};
+  return piece;
+}
+
+int64_t chunks_of(const ScanParams& p) {
+  return p.carries ? forward_chunks(p) : 1;
+}
+
+/// A chunk may lie beyond the end of a sequence that is shorter than the whole length.
+ScanPiece chunk_of(const ScanParams& p, ScanPiece piece, int64_t chunk) {
+  const int64_t size = chunk_steps(p, chunks_of(p)), begin = chunk * size, end = begin + size;
+  piece.chunk = chunk;
+  piece.chunks = chunks_of(p);
+  piece.scanned = {begin < piece.steps ? begin : piece.steps, end < piece.steps ? end : piece.steps};
+  return piece;
 }
 
 /// Double precision on one side only.
@@ -63,17 +84,36 @@ const char* level_name() {
   return level().name;
 }
 
+int64_t carries_size(const ScanParams& params) {
+  const int64_t carried = forward_chunks(params) - 1;
+  const int64_t real = params.activation_type == ScalarType::kFloat64 ? sizeof(double) : sizeof(float);
+  return carried * params.dim * (2 * params.dstate + 1) * real;
+}
+
+int64_t carry_work(const ScanParams& params) {
+  return chunks_of(params) - 1;
+}
+
+void carry(const ScanParams& params, Range range) {
+  ScanParams p = params;
+  p.checkpoints = nullptr;
+  for (int64_t chunk = range.begin; chunk < range.end; ++chunk) {
+    level().kernels->carry(p, chunk_of(p, piece_of(p, 0, {0, p.dim}), chunk));
+  }
+}
+
 int64_t forward_work(const ScanParams& params) {
   if (params.is_complex) return generic::cpu::forward_work(params);
-  return params.sequences * ceil_div(params.dim, forward_channels(params));
+  return params.sequences * ceil_div(params.dim, forward_channels(params)) * chunks_of(params);
 }
 
 void forward(const ScanParams& params, Range range) {
   if (params.is_complex) return generic::cpu::forward(params, range);
-  const int64_t width = forward_channels(params), blocks = ceil_div(params.dim, width);
+  const int64_t width = forward_channels(params), blocks = ceil_div(params.dim, width), chunks = chunks_of(params);
   for (int64_t i = range.begin; i < range.end; ++i) {
-    const int64_t first = i % blocks * width, end = first + width;
-    level().kernels->forward(params, piece_of(params, i / blocks, {first, end < params.dim ? end : params.dim}));
+    const int64_t first = i / chunks % blocks * width, end = first + width;
+    const Range channels{first, end < params.dim ? end : params.dim};
+    level().kernels->forward(params, chunk_of(params, piece_of(params, i / chunks / blocks, channels), i % chunks));
   }
 }
 

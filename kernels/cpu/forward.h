@@ -1,9 +1,10 @@
 // The forward: lanes over channels, a few states at a time in registers, over tiles of time that stay in the cache.
 #pragma once
 
+#include "cpu/carry.h"
 #include "cpu/coefficients.h"
 #include "cpu/tile.h"
-#include "mamba/kernels/config.h"
+#include "mamba/kernels/config_cpu.h"
 
 namespace mamba::kernels::cpu::MAMBA_OPS_CPU_LEVEL {
 
@@ -24,35 +25,40 @@ void advance(const Walk& walk, const V* step, const V* input, const V (&A)[kStat
   for (int n = 0; n < kStates; ++n) state[n] = h[n];
 }
 
-/// As many channels as there are lanes, over one tile of time. last_state holds the state between tiles.
+/// As many channels as there are lanes, over one tile of time. `state`, of shape (dim, dstate), is kept between tiles.
 template <class T>
 class ForwardTile {
   using Real = Wide<T>;
   using V = Vec<Real>;
 
  public:
-  static constexpr int64_t kSteps = 4 * kCheckpointSpacing;
+  static constexpr int64_t kSteps = kForwardTile;
 
-  ForwardTile(const ScanParams& params, const ScanPiece& piece_, Range channels, Range scanned_)
+  ForwardTile(const ScanParams& params, const ScanPiece& piece_, Real* state_, Range channels, Range scanned_)
       : p(params),
         piece(piece_),
+        state(state_),
         lanes{piece_, params.dim, channels},
         scanned(scanned_),
         time(piece_.time(scanned_, params.reverse)) {}
 
   void run() {
     load_inputs();
-    if (is_shared(p.B, p.dim, lanes.channels) && is_shared(p.C, p.dim, lanes.channels)) {
-      scan_states<Real>();
-    } else {
-      scan_states<V>();
-    }
+    scan_states();
     store_out();
+  }
+
+  /// Leaves out alone; adds the sizes of the steps to sums, of shape (dim).
+  void run_for_state(Real* sums) {
+    load_inputs();
+    scan_states();
+    lanes.add(sums, 0, bounds.sum);
   }
 
  private:
   const ScanParams& p;
   const ScanPiece& piece;
+  Real* const state;
   const Lanes<T> lanes;
   const Range scanned, time;
   V u[kSteps], step[kSteps], input[kSteps], y[kSteps];
@@ -71,6 +77,13 @@ class ForwardTile {
     }
   }
 
+  void scan_states() {
+    if (is_shared(p.B, p.dim, lanes.channels) && is_shared(p.C, p.dim, lanes.channels)) {
+      scan_states<Real>();
+    } else {
+      scan_states<V>();
+    }
+  }
   template <class Entry>
   void scan_states() {
     int64_t n = 0;
@@ -103,7 +116,7 @@ class ForwardTile {
     store_columns(running_states(), n, 1, kStates, h);
   }
 
-  Rows<Real> running_states() const { return lanes.states(static_cast<Real*>(p.last_state), piece.sequence, p.dstate); }
+  Rows<Real> running_states() const { return lanes.states(state, 0, p.dstate); }
 
   /// Checkpoints are laid out (batch, slots, dstate, dim).
   template <int kStates>
@@ -124,26 +137,47 @@ class ForwardTile {
 };
 
 template <class T>
-void enter(const ScanParams& p, const ScanPiece& piece) {
-  using Real = Wide<T>;
-  Real* state = static_cast<Real*>(p.last_state);
-  const Real* initial = static_cast<const Real*>(p.initial_state);
-  const int64_t first = (piece.sequence * p.dim + piece.channels.begin) * p.dstate;
-  const int64_t count = (piece.channels.end - piece.channels.begin) * p.dstate;
-  for (int64_t i = first; i < first + count; ++i) state[i] = initial ? initial[i] : Real(0);
+void enter(const ScanParams& p, const ScanPiece& piece, Wide<T>* state) {
+  const int64_t row = piece.sequence * p.dim * p.dstate;
+  const Wide<T>* initial = piece.chunk == 0 ? static_cast<const Wide<T>*>(p.initial_state) : nullptr;
+  for (int64_t i = piece.channels.begin * p.dstate; i < piece.channels.end * p.dstate; ++i) {
+    state[i] = initial ? initial[row + i] : Wide<T>(0);
+  }
 }
 
-/// Tile by tile, not channel by channel: neighbouring channels may share lines of memory.
-template <class T>
-void forward(const ScanParams& p, const ScanPiece& piece) {
-  enter<T>(p, piece);
-  for (const Range scanned : Tiles{piece.scanned, ForwardTile<T>::kSteps}) {
+/// Calls f with every tile of a piece: tile by tile, not channel by channel, since neighbours may share lines of
+/// memory.
+template <class T, class F>
+void for_each_tile(const ScanParams& p, const ScanPiece& piece, Wide<T>* state, F&& f) {
+  for (const Range scanned : Tiles(piece.scanned, ForwardTile<T>::kSteps)) {
     const Range time = piece.time(scanned, p.reverse);
     for (const Activation* x : {&p.u, &p.delta, &p.z, &p.out}) prefetch<T>(*x, piece, piece.channels, time);
-    for (const Range channels : Tiles{piece.channels, kLanes<Wide<T>>}) {
-      ForwardTile<T>(p, piece, channels, scanned).run();
+    for (const Range channels : Tiles(piece.channels, kLanes<Wide<T>>)) {
+      ForwardTile<T> tile(p, piece, state, channels, scanned);
+      f(tile);
     }
   }
+}
+
+template <class T>
+void carry(const ScanParams& p, const ScanPiece& piece) {
+  const Carries<Wide<T>> carries(p, piece.chunks);
+  Wide<T>*const state = carries.end(piece.chunk), *const sums = carries.steps(piece.chunk);
+  enter<T>(p, piece, state);
+  for (int64_t d = piece.channels.begin; d < piece.channels.end; ++d) sums[d] = 0;
+  for_each_tile<T>(p, piece, state, [&](ForwardTile<T>& tile) { tile.run_for_state(sums); });
+}
+
+template <class T>
+void forward(const ScanParams& p, const ScanPiece& piece) {
+  Wide<T>* state = static_cast<Wide<T>*>(p.last_state) + piece.sequence * p.dim * p.dstate;
+  if (piece.chunk + 1 < piece.chunks) state = Carries<Wide<T>>(p, piece.chunks).running(piece.chunk);
+  if (piece.chunk > 0) {
+    chain<T>(p, piece, state);
+  } else {
+    enter<T>(p, piece, state);
+  }
+  for_each_tile<T>(p, piece, state, [](ForwardTile<T>& tile) { tile.run(); });
 }
 
 }  // namespace mamba::kernels::cpu::MAMBA_OPS_CPU_LEVEL

@@ -14,6 +14,7 @@ struct ScanPiece {
   int64_t slot = 0;  // of its first checkpoint
   Range channels;
   Range scanned;
+  int64_t chunk = 0, chunks = 1;  // of the scanned ones among those that the sequence is cut into
 
   /// The points of time of some steps.
   Range time(Range some, bool reverse) const {
@@ -32,6 +33,7 @@ struct UpdatePiece {
 };
 
 struct Kernels {
+  void (*carry)(const ScanParams& params, const ScanPiece& piece);
   void (*forward)(const ScanParams& params, const ScanPiece& piece);
   void (*backward)(const ScanGradParams& params, const ScanPiece& piece, const ChannelBlocks& blocks);
   void (*update)(const UpdateParams& params, const UpdatePiece& piece);

@@ -32,6 +32,11 @@ void with_type(ScalarType type, F&& f) {
   }
 }
 
+void carry(const ScanParams& params, const ScanPiece& piece) {
+  with_type(params.activation_type, [&](auto x) { carry<decltype(x)>(params, piece); });
+  clear_upper_registers();
+}
+
 void forward(const ScanParams& params, const ScanPiece& piece) {
   with_type(params.activation_type, [&](auto x) { forward<decltype(x)>(params, piece); });
   clear_upper_registers();
@@ -54,6 +59,6 @@ void update(const UpdateParams& params, const UpdatePiece& piece) {
   clear_upper_registers();
 }
 
-const Kernels kKernels = {forward, backward, update};
+const Kernels kKernels = {carry, forward, backward, update};
 
 }  // namespace mamba::kernels::cpu::MAMBA_OPS_CPU_LEVEL

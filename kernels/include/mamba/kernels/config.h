@@ -58,11 +58,13 @@ inline int64_t group_size(const Coefficient& x, int64_t dim) {
 /// have fewer sums to add, as long as there are blocks enough to go round.
 inline ChannelBlocks channel_blocks(const ScanParams& p) {
   if (p.dim == 0) return {};
-  constexpr int64_t kWidth = 32, kWideWidth = 64, kEnoughBlocks = 16;
+  constexpr int64_t kVector = 16, kLeastWidth = 32, kWideWidth = 64, kEnoughBlocks = 16;
   ChannelBlocks blocks;
   blocks.unit = greatest_common_divisor(group_size(p.B, p.dim), group_size(p.C, p.dim));
-  int64_t width = p.dstate > 0 ? ceil_div(2 * p.dstate, kWidth) * kWidth : kWidth;
-  if (width < kWideWidth && p.sequences * (p.dim / kWideWidth) >= kEnoughBlocks) width = kWideWidth;
+  int64_t least = 2 * p.dstate > kLeastWidth ? 2 * p.dstate : kLeastWidth;
+  if (least < kWideWidth && p.sequences * (p.dim / kWideWidth) >= kEnoughBlocks) least = kWideWidth;
+  const int64_t most_blocks = blocks.unit < least ? 1 : blocks.unit / least;
+  const int64_t width = ceil_div(ceil_div(blocks.unit, most_blocks), kVector) * kVector;
   blocks.width = width < blocks.unit ? width : blocks.unit;
   blocks.per_unit = ceil_div(blocks.unit, blocks.width);
   blocks.count = p.dim / blocks.unit * blocks.per_unit;

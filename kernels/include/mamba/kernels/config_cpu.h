@@ -18,6 +18,22 @@ inline int64_t forward_channels(const ScanParams& p) {
   return channels;
 }
 
+/// Chunks of time into which the forward of a single piece of channels is cut, so that several threads can share it.
+/// Each but the last is scanned twice: first for the state it ends with, from zero, then in full. Two pieces already do
+/// better uncut, on up to four threads.
+inline int64_t forward_chunks(const ScanParams& p) {
+  constexpr int64_t kMostChunks = 8, kLeastSteps = 512;
+  if (p.is_complex || p.sequences != 1 || p.dim == 0 || p.dim > kLeastChannels) return 1;
+  const int64_t chunks = p.length / kLeastSteps;
+  return chunks < 1 ? 1 : chunks < kMostChunks ? chunks : kMostChunks;
+}
+
+/// Steps of a chunk, in whole tiles; the last may have fewer, or none.
+constexpr int64_t kForwardTile = 4 * kCheckpointSpacing;
+inline int64_t chunk_steps(const ScanParams& p, int64_t chunks) {
+  return ceil_div(ceil_div(p.length, chunks), kForwardTile) * kForwardTile;
+}
+
 /// Most channels that the backward sweeps together: those of a wider block take turns.
 constexpr int64_t kSweepChannels = 64;
 

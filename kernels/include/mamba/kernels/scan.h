@@ -15,6 +15,12 @@ namespace cpu {
 /// MAMBA_OPS_CPU in the environment names the highest one to use.
 const char* level_name();
 
+/// A forward with too few channels to share is cut along time. It needs `carries` of carries_size() bytes, aligned to
+/// 8, and all of carry() before. Elsewhere both are 0.
+int64_t carries_size(const ScanParams& params);
+int64_t carry_work(const ScanParams& params);
+void carry(const ScanParams& params, Range range);
+
 int64_t forward_work(const ScanParams& params);
 void forward(const ScanParams& params, Range range);
 
