@@ -75,6 +75,16 @@ TEST_P(CudaBackward, EveryShapeAgrees) {
     if (HasFailure()) return;
   }
 }
+TEST_P(CudaBackward, ChunksOfTimeAgree) {
+  const ScanCase& c = GetParam();
+  const ScanData data = make_data(c);
+  for (const int64_t chunk_steps : {128, 512}) {
+    if (c.dstate > 256 || chunk_steps >= c.length) continue;
+    SCOPED_TRACE(::testing::Message() << "chunks of " << chunk_steps);
+    check_backward(c, data, {KernelChoice::kLanes, 1, 1, chunk_steps});
+    if (HasFailure()) return;
+  }
+}
 INSTANTIATE_TEST_SUITE_P(Table, CudaBackward, ::testing::ValuesIn(case_table()), case_name);
 
 /// Named so that the sanitizers can be given these alone.

@@ -67,6 +67,7 @@ ScanGradients reference_backward(const ScanCase& c, const ScanData& data, bool i
 struct KernelChoice {
   enum Kind { kDispatched, kGeneric, kRegisters, kLanes } kind = kDispatched;
   int shape = 0, warps = 1;  // shape: an index in the list of shapes; warps: of a block, where the kernel has a choice
+  int64_t chunk_steps = 0;   // of the backward; 0: one chunk
 };
 ScanResult device_forward(const ScanCase& c, const ScanData& data, const KernelChoice& kernel = {},
                           bool with_checkpoints = true);

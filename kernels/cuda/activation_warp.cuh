@@ -22,8 +22,10 @@ struct ActivationWarpShared {
 /// Which elements of a warp's channels and steps a lane moves: kGroups groups of four.
 template <class Tile, Access access>
 struct GroupMap {
-  static constexpr bool kIsVector = access == Access::kTimeVectors || access == Access::kChannelVectors;
-  static constexpr bool kAlongTime = access == Access::kTimeVectors || access == Access::kTimeElements;
+  static constexpr bool kIsTurned = access == Access::kReversedTimeVectors;  // a quad's last step comes first in memory
+  static constexpr bool kIsTimeVector = access == Access::kTimeVectors || kIsTurned;
+  static constexpr bool kIsVector = kIsTimeVector || access == Access::kChannelVectors;
+  static constexpr bool kAlongTime = kIsTimeVector || access == Access::kTimeElements;
   static constexpr int kChannels = Tile::kChannels, kSteps = Tile::kSteps;
   static constexpr int kGroups = (kChannels * kSteps + 4 * kWarpSize - 1) / (4 * kWarpSize);
   static constexpr bool kIsFull = kChannels * kSteps % (4 * kWarpSize) == 0;  // else some lanes have no group
@@ -81,16 +83,11 @@ class ActivationWarp {
   /// The channels of the place from `first_channel` on belong to this warp.
   __device__ ActivationWarp(const ScanParams& params, const Place& place, Shared& warp_shared, int lane,
                             int first_channel)
-      : p(params),
-        shared(warp_shared),
-        map(lane),
-        channels(place.channels - first_channel),
-        steps(place.steps),
-        is_turned(access == Access::kTimeVectors && p.reverse) {
-    u = start(p.u, place, first_channel);
-    delta = start(p.delta, place, first_channel);
-    z = start(p.z, place, first_channel);
-    out = start(p.out, place, first_channel);
+      : p(params), shared(warp_shared), map(lane), channels(place.channels - first_channel), steps(place.steps) {
+    u = Stream(p.u, *this, place, first_channel);
+    delta = Stream(p.delta, *this, place, first_channel);
+    z = Stream(p.z, *this, place, first_channel);
+    out = Stream(p.out, *this, place, first_channel);
     if (lane < Tile::kChannels) {
       const int64_t channel = place.channel + first_channel + lane;
       shared.bias[lane] = p.delta_bias && lane < channels ? static_cast<const float*>(p.delta_bias)[channel] : 0.f;
@@ -101,12 +98,12 @@ class ActivationWarp {
 
   /// Starts to load u and delta of a tile.
   __device__ __forceinline__ void fetch(int first_step) {
-    load(raw_delta, delta, p.delta, first_step);
-    load(raw_u, u, p.u, first_step);
+    load(raw_delta, delta, first_step);
+    load(raw_u, u, first_step);
   }
   /// And z, one tile later.
   __device__ __forceinline__ void fetch_gate(int first_step) {
-    if (p.z.data) load(raw_z, z, p.z, first_step);
+    if (p.z.data) load(raw_z, z, first_step);
   }
 
   /// Turns the tile that fetch() loaded into delta', delta' u and D u. Steps beyond the last one keep the states.
@@ -114,8 +111,8 @@ class ActivationWarp {
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
       float step[4], input[4], skip[4], bias[4];
-      raw_delta[i].widen_into(step, is_turned);
-      raw_u[i].widen_into(input, is_turned);
+      raw_delta[i].widen_into(step, Map::kIsTurned);
+      raw_u[i].widen_into(input, Map::kIsTurned);
       by_channel(bias, shared.bias, i);
       by_channel(skip, shared.D, i);
 #pragma unroll
@@ -143,36 +140,68 @@ class ActivationWarp {
 
   /// Sums y over the lanes of each channel and writes out.
   __device__ __forceinline__ void finish(int first_step) {
+    float y[kGroups][4];
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) sum_lanes(y[i], i);
+    if (p.z.data) {
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) {
+        float gate[4];
+        raw_z[i].widen_into(gate, Map::kIsTurned);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) y[i][j] *= gate[j] * fast_sigmoid(gate[j]);
+      }
+    }
+    T* to = out.next;
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      float y[4];
-      sum_lanes(y, i);
-      if (p.z.data) {
-        float gate[4];
-        raw_z[i].widen_into(gate, is_turned);
+      const Quad<T> quad = Quad<T>::narrowed(y[i]);
+      if constexpr (Map::kIsVector) {
+        if (exists(i, 0, first_step)) {
+          *reinterpret_cast<typename Quad<T>::Word*>(to) = quad.turned(Map::kIsTurned).word;
+        }
+        to += out.per_line;
+      } else {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) y[j] *= gate[j] * fast_sigmoid(gate[j]);
+        for (int j = 0; j < 4; ++j) {
+          if (exists(i, j, first_step)) to[out.distance(i, j)] = quad.element(j);
+        }
       }
-      store(i, y, first_step);
     }
-    out += Tile::kSteps * step_stride(p.out);
+    out.next_tile();
   }
 
  private:
-  __device__ __forceinline__ int64_t step_stride(const Activation& x) const {
-    return p.reverse ? -x.length_stride : x.length_stride;
-  }
-  /// From the lane's first element to another.
-  __device__ __forceinline__ int64_t distance(const Activation& x, int group, int element) const {
-    const int64_t line_stride = Map::kAlongTime ? x.dim_stride : step_stride(x);
-    const int64_t stride = Map::kAlongTime ? step_stride(x) : x.dim_stride;
-    return Map::line_of(group, element) * line_stride + (Map::kIsVector ? 0 : Map::offset_of(group, element) * stride);
-  }
-  /// This lane's first element in the first tile, or the lowest address of its quad.
-  __device__ T* start(const Activation& x, const Place& place, int first_channel) const {
-    const Plane<T> plane(x, place);
-    return plane.at(first_channel + map.channel(0, 0), map.step(0, 0)) - (is_turned ? 3 : 0);
-  }
+  /// An activation, from this lane's first element of the next tile on; for quads from where they lie.
+  struct Stream {
+    using Stride = std::conditional_t<Map::kIsVector, int, int64_t>;  // see are_vectors()
+
+    T* next;
+    Stride per_line, per_offset;
+
+    Stream() = default;
+    __device__ Stream(const Activation& x, const ActivationWarp& warp, const Place& place, int first_channel) {
+      const Plane<T> plane(x, place);
+      next = plane.at(first_channel + warp.map.channel(0, 0), warp.map.step(0, 0)) - (Map::kIsTurned ? 3 : 0);
+      per_line = static_cast<Stride>(Map::kAlongTime ? plane.channel_stride : plane.step_stride);
+      per_offset = static_cast<Stride>(Map::kAlongTime ? plane.step_stride : plane.channel_stride);
+      if (Map::kIsVector) per_line *= Map::kLines;
+      keep(per_line);
+    }
+    /// From the lane's first element.
+    __device__ __forceinline__ int64_t distance(int group, int element) const {
+      return Map::line_of(group, element) * per_line + Map::offset_of(group, element) * per_offset;
+    }
+    __device__ __forceinline__ void next_tile() {
+      if constexpr (Map::kIsTimeVector) {
+        next += Map::kIsTurned ? -Tile::kSteps : Tile::kSteps;
+      } else if constexpr (Map::kIsVector) {
+        next += int64_t{per_line} * (Tile::kSteps / Map::kLines);
+      } else {
+        next += Tile::kSteps * (Map::kAlongTime ? per_offset : per_line);
+      }
+    }
+  };
 
   /// Whether the warp's tile has the element; the whole group, if it is a vector.
   __device__ __forceinline__ bool has(int group, int element) const {
@@ -184,33 +213,21 @@ class ActivationWarp {
   }
 
   /// Loads this lane's groups of a tile and moves on to the next tile.
-  __device__ __forceinline__ void load(Groups& groups, T*& next, const Activation& x, int first_step) {
+  __device__ __forceinline__ void load(Groups& groups, Stream& from, int first_step) {
+    const T* next = from.next;
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
       if constexpr (Map::kIsVector) {
-        if (exists(i, 0, first_step)) groups[i].quad = Quad<T>::load(next + distance(x, i, 0));
+        if (exists(i, 0, first_step)) groups[i].quad = Quad<T>::load(next);
+        next += from.per_line;
       } else {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          if (exists(i, j, first_step)) groups[i].at[j] = next[distance(x, i, j)];
+          if (exists(i, j, first_step)) groups[i].at[j] = next[from.distance(i, j)];
         }
       }
     }
-    next += Tile::kSteps * step_stride(x);
-  }
-
-  __device__ __forceinline__ void store(int group, const float (&x)[4], int first_step) const {
-    const Quad<T> quad = Quad<T>::narrowed(x);
-    if constexpr (Map::kIsVector) {
-      if (exists(group, 0, first_step)) {
-        *reinterpret_cast<typename Quad<T>::Word*>(out + distance(p.out, group, 0)) = quad.turned(is_turned).word;
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (exists(group, j, first_step)) out[distance(p.out, group, j)] = quad.element(j);
-      }
-    }
+    from.next_tile();
   }
 
   __device__ __forceinline__ void by_channel(float (&x)[4], const float (&values)[Tile::kChannels], int group) const {
@@ -219,7 +236,7 @@ class ActivationWarp {
   }
 
   __device__ __forceinline__ void put(typename Shared::Rows& rows, int group, const float (&x)[4]) const {
-    if constexpr (access == Access::kTimeVectors) {
+    if constexpr (Map::kIsTimeVector) {
       if (has(group, 0)) store_float4(&rows[map.channel(group, 0)][map.step(group, 0)], x);
     } else {
 #pragma unroll
@@ -231,7 +248,7 @@ class ActivationWarp {
 
   __device__ __forceinline__ void sum_lanes(float (&y)[4], int group) const {
     y[0] = y[1] = y[2] = y[3] = 0;
-    if constexpr (access == Access::kTimeVectors) {
+    if constexpr (Map::kIsTimeVector) {
       if (!has(group, 0)) return;
       const int row = map.channel(group, 0), column = map.step(group, 0);
       float4 sum = load_float4(&shared.skip[row][column]);
@@ -257,8 +274,7 @@ class ActivationWarp {
   Shared& shared;
   const Map map;
   const int channels, steps;
-  const bool is_turned;  // the last step of a quad comes first in memory
-  T *u, *delta, *z, *out;
+  Stream u, delta, z, out;
   Groups raw_u, raw_delta, raw_z;
 };
 

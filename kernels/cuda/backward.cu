@@ -61,6 +61,10 @@ Error backward_by_plan(const ScanGradParams& grad, const BackwardPlan& plan, flo
   task.blocks = plan.blocks;
   task.sequences_per_block = plan.sequences_per_block;
   task.parts = plan.parts;
+  task.chunks = plan.chunks;
+  task.chunk_steps = plan.chunk_steps;
+  task.chunk_adjoints = workspace + plan.chunk_adjoints;
+  task.chunk_exponents = workspace + plan.chunk_exponents;
   task.sums_pitch = plan.pitch;
   task.dB_sums = coefficient_sums(grad.dB, plan.dB, p.B);
   task.dC_sums = coefficient_sums(grad.dC, plan.dC, p.C);
@@ -72,6 +76,17 @@ Error backward_by_plan(const ScanGradParams& grad, const BackwardPlan& plan, flo
   Error error = cudaSuccess;
   if (p.cu_seqlens && plan.dA > 0) {
     error = cudaMemsetAsync(workspace, 0, static_cast<size_t>(plan.dA) * sizeof(float), stream);
+  }
+  if (error == cudaSuccess && plan.chunks > 1) {
+    CarryTask carries;
+    carries.grad = grad;
+    carries.chunks = plan.chunks;
+    carries.chunk_steps = plan.chunk_steps;
+    carries.adjoints = workspace + plan.chunk_adjoints;
+    carries.exponents = workspace + plan.chunk_exponents;
+    error = with_activation_type(p.activation_type, [&](auto activation) {
+      return adjoint_carries<decltype(activation)>(carries, plan.carry_choice, stream);
+    });
   }
   if (error == cudaSuccess) {
     error = with_activation_type(p.activation_type, [&](auto activation) {

@@ -17,30 +17,37 @@
 
 namespace mamba::kernels::cuda {
 
+/// The states at the beginning of a tile, from its checkpoint; zeros for channels that do not exist, which have a part
+/// in the sums over channels.
 template <class Tile>
 __device__ __forceinline__ void fetch_entry_states(typename Tile::Shared& shared, int buffer, const ScanParams& p,
                                                    int first_state, int first_step) {
+  constexpr int kPerRow = Tile::kChannels / 4, kQuads = Tile::kStates * kPerRow;
   const Place& place = shared.place;
-  constexpr int kPerRow = Tile::kChannels / 4;
-  const int states = static_cast<int>(p.dstate) - first_state;
+  const int states = static_cast<int>(p.dstate) - first_state, channels = place.channels;
   const float* from =
       generic::checkpoint<float>(p, place.sequence, first_step / kCheckpointSpacing, first_state, place.channel);
-  const bool is_vector = p.dim % 4 == 0 && place.channel % 4 == 0 && place.channels % 4 == 0;
-  for (int q = static_cast<int>(threadIdx.x); q < Tile::kStates * kPerRow; q += Tile::kThreads) {
-    const int state = q / kPerRow, channel = q % kPerRow * 4;
-    if (state >= states) continue;
+  const bool is_vector = p.dim % 4 == 0 && place.channel % 4 == 0 && channels % 4 == 0;
+#pragma unroll
+  for (int i = 0; i < kQuads; i += Tile::kThreads) {
+    const int q = i + static_cast<int>(threadIdx.x), state = q / kPerRow, channel = q % kPerRow * 4;
+    if ((kQuads % Tile::kThreads != 0 && q >= kQuads) || state >= states) continue;
     float* to = &shared.entry[buffer][state][channel];
     const float* row = from + state * p.dim + channel;
-    if (is_vector && channel < place.channels) {
-      copy_async<16>(to, row);
-    } else {
+    if (is_vector) {
+      if (channel < channels) {
+        copy_async<16>(to, row);
+      } else {
+        store_float4(to, {0.f, 0.f, 0.f, 0.f});
+      }
+      continue;
+    }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (channel + i < place.channels) {
-          copy_async<4>(to + i, row + i);
-        } else {
-          to[i] = 0;  // part of the sums over channels
-        }
+    for (int j = 0; j < 4; ++j) {
+      if (channel + j < channels) {
+        copy_async<4>(to + j, row + j);
+      } else {
+        to[j] = 0;
       }
     }
   }
@@ -50,9 +57,12 @@ __device__ __forceinline__ void fetch_entry_states(typename Tile::Shared& shared
 template <class Tile>
 __device__ __forceinline__ void store_coefficient_sums(const typename Tile::Shared& shared, int first_state, int states,
                                                        int first_step, int steps) {
-  constexpr int kPerState = 4 * Tile::kLanes;
-  for (int v = static_cast<int>(threadIdx.x); v < states * kPerState; v += Tile::kThreads) {
-    const int state = v / kPerState, r = v % kPerState, quad = r / Tile::kLanes;
+  constexpr int kPerState = 4 * Tile::kLanes, kQuads = Tile::kStates * kPerState;
+  static_assert(kQuads % Tile::kThreads == 0);
+#pragma unroll
+  for (int i = 0; i < kQuads; i += Tile::kThreads) {
+    const int v = i + static_cast<int>(threadIdx.x), state = v / kPerState, r = v % kPerState, quad = r / Tile::kLanes;
+    if (state >= states) continue;
     float4 sum = load_float4(&shared.warp_sums[0][state + 1][4 * r]);
 #pragma unroll
     for (int warp = 1; warp < Tile::kWarps; ++warp) {
@@ -65,28 +75,30 @@ __device__ __forceinline__ void store_coefficient_sums(const typename Tile::Shar
   }
 }
 
-/// The sequence at shared.place, last tile to first.
+/// One chunk of the sequence at shared.place, last tile to first.
 template <class Tile>
-__device__ __forceinline__ void backward_sequence(const BackwardTask& task, typename Tile::Shared& shared,
-                                                  AdjointLane<Tile>& lane) {
+__device__ __forceinline__ void backward_chunk(const BackwardTask& task, int chunk, typename Tile::Shared& shared,
+                                               AdjointLane<Tile>& lane) {
   const ScanParams& p = task.grad.scan;
-  const int dstate = static_cast<int>(p.dstate), steps = shared.place.steps;
+  const int dstate = static_cast<int>(p.dstate), begin = chunk * task.chunk_steps, left = shared.place.steps - begin;
+  if (left <= 0 && chunk > 0) return;
+  const int steps = task.chunks > 1 && left > task.chunk_steps ? task.chunk_steps : left;
   auto fetch = [&](int buffer, int first_state, int first) {
-    shared.coefficients.fetch(buffer, first_state, dstate - first_state, first, shared.place.steps - first,
-                              Tile::kThreads);
+    shared.coefficients.template fetch<Tile::kThreads>(buffer, first_state, dstate - first_state, first,
+                                                       shared.place.steps - first);
     fetch_entry_states<Tile>(shared, buffer, p, first_state, first);
   };
-  lane.begin_sequence();
-  int buffer = 0, parity = 0, first = (steps - 1) / Tile::kSteps * Tile::kSteps;
+  lane.begin_sequence(task, chunk);
+  int buffer = 0, parity = 0, first = begin + (steps - 1) / Tile::kSteps * Tile::kSteps;
   if (steps > 0) fetch(0, 0, first);
   for (int tiles = (steps + Tile::kSteps - 1) / Tile::kSteps; tiles > 0; --tiles, first -= Tile::kSteps, parity ^= 1) {
     lane.begin_tile(first);
     for (int n = 0; n < dstate; n += Tile::kStates, buffer ^= 1) {
-      shared.coefficients.arrive(buffer, Tile::kThreads);
+      shared.coefficients.template arrive<Tile::kThreads>(buffer);
       __syncthreads();  // what this stage needs is there, and nobody reads what the last one needed
       if (n + Tile::kStates < dstate) {
         fetch(buffer ^ 1, n + Tile::kStates, first);
-      } else if (first > 0) {
+      } else if (tiles > 1) {
         fetch(buffer ^ 1, 0, first - Tile::kSteps);
       }
       const int states = dstate - n < Tile::kStates ? dstate - n : Tile::kStates;
@@ -99,7 +111,7 @@ __device__ __forceinline__ void backward_sequence(const BackwardTask& task, type
     lane.end_tile(first);
   }
   __syncwarp();
-  lane.end_sequence(parity);
+  if (chunk == 0) lane.end_sequence(parity);
 }
 
 template <class Tile>
@@ -107,8 +119,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerProcessor)
     backward_kernel(const __grid_constant__ BackwardTask task) {
   auto& shared = shared_memory<typename Tile::Shared>();
   const int64_t block = blockIdx.x % task.blocks.count, part = blockIdx.x / task.blocks.count;
+  const int chunk = static_cast<int>(part % task.chunks);
   AdjointLane<Tile> lane(task.grad, task.blocks.channels(block), shared);
-  const int64_t begin = part * task.sequences_per_block, end = begin + task.sequences_per_block;
+  const int64_t begin = part / task.chunks * task.sequences_per_block, end = begin + task.sequences_per_block;
   for (int64_t index = begin; index < end && index < task.grad.scan.sequences; ++index) {
     __syncthreads();  // nobody is at the sequence before any more
     if (threadIdx.x == 0) {
@@ -119,7 +132,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerProcessor)
       shared.dC = CoefficientSums(task.dC_sums, task, task.grad.scan.C, place, block);
     }
     __syncthreads();
-    backward_sequence<Tile>(task, shared, lane);
+    backward_chunk<Tile>(task, chunk, shared, lane);
   }
   lane.store_channel_sums(task, part);
 }

@@ -26,6 +26,7 @@ struct LaneTile : Shape {
 
   struct Shared {
     CoefficientStage<Coefficients> coefficients;
+    Place place;
     Activations u, delta, gate;  // gate: z, and out when z has been read
     Source u_source, delta_source, z_source, out_source;
 
@@ -214,9 +215,10 @@ __global__ void __launch_bounds__(Tile::kMostWarps* kWarpSize, Tile::kBlocksPerP
   using T = typename Tile::T;
   auto& shared = shared_memory<typename Tile::Shared>();
   const ScanParams& p = task.scan;
-  const Place place(p, task.blocks, blockIdx.x);
+  const Place& place = shared.place;
   const int threads = static_cast<int>(blockDim.x), rows = threads / Tile::kLanes, dstate = static_cast<int>(p.dstate);
   if (threadIdx.x == 0) {
+    shared.place = Place(p, task.blocks, blockIdx.x);
     shared.coefficients.set_sources(p, place);
     shared.u_source = activation_source<T, Tile::kSteps>(p.u, place);
     shared.delta_source = activation_source<T, Tile::kSteps>(p.delta, place);

@@ -23,6 +23,7 @@ struct RegisterTile : Shape {
 
   struct Shared {
     CoefficientStage<Coefficients> coefficients;
+    Place place;
     Warp warp[kWarps];
   };
 };
@@ -31,14 +32,15 @@ struct RegisterTile : Shape {
 template <class Tile>
 class LaneStates {
  public:
-  __device__ LaneStates(const ScanParams& params, const Place& place, int first_channel, int lane)
+  __device__ LaneStates(const ScanParams& params, const Place& block_place, int warp_first_channel, int lane)
       : p(params),
+        place(block_place),
+        first_channel(warp_first_channel),
         part(lane % Tile::kLanes),
         row(lane / Tile::kLanes),
-        channel(place.channel + first_channel + row),
         dstate(first_channel + row < place.channels ? static_cast<int>(p.dstate) : 0) {
-    const float* A = static_cast<const float*>(p.A) + channel * p.dstate;
-    const float* initial = static_cast<const float*>(p.initial_state) + state_row(place);
+    const float* A = static_cast<const float*>(p.A) + channel() * p.dstate;
+    const float* initial = static_cast<const float*>(p.initial_state) + state_row();
 #pragma unroll
     for (int i = 0; i < Tile::kStates; ++i) {
       rate[i] = index(i) < dstate ? exponent_rate(A[index(i)]) : 0.f;
@@ -48,13 +50,13 @@ class LaneStates {
 
   /// `steps` of a tile; the tile begins with the scan's step `first_step`.
   __device__ __forceinline__ void sweep(const typename Tile::Coefficients& coefficients, typename Tile::Warp& shared,
-                                        const Place& place, int first_step, int steps) {
+                                        int first_step, int steps) {
     constexpr int kSection = Tile::kSteps < kCheckpointSpacing ? Tile::kSteps : kCheckpointSpacing;
     static_assert(kSection % (4 * kUnroll) == 0 && kCheckpointSpacing % kSection == 0);
     float4 step = load_float4(&shared.step[row][0]), input = load_float4(&shared.input[row][0]);
     for (int section = 0; section < Tile::kSteps && section < steps; section += kSection) {
       if (p.checkpoints && (first_step + section) % kCheckpointSpacing == 0) {
-        save_checkpoint(place, first_step + section);
+        save_checkpoint(first_step + section);
       }
 #pragma unroll 1
       for (int i = 0; i < kSection && section + i < steps; i += 4 * kUnroll) {
@@ -72,8 +74,8 @@ class LaneStates {
     }
   }
 
-  __device__ void save_last(const Place& place) const {
-    float* last = static_cast<float*>(p.last_state) + state_row(place);
+  __device__ __forceinline__ void save_last() const {
+    float* last = static_cast<float*>(p.last_state) + state_row();
 #pragma unroll
     for (int i = 0; i < Tile::kStates; ++i) {
       if (index(i) < dstate) last[index(i)] = h[i];
@@ -86,8 +88,11 @@ class LaneStates {
   __device__ __forceinline__ int index(int i) const {
     return i * Tile::kLanes + part;
   }
-  __device__ int64_t state_row(const Place& place) const {
-    return (place.sequence_index * p.dim + channel) * p.dstate;
+  __device__ int64_t channel() const {
+    return place.channel + first_channel + row;
+  }
+  __device__ int64_t state_row() const {
+    return (place.sequence_index * p.dim + channel()) * p.dstate;
   }
 
   __device__ __forceinline__ void four_steps(const typename Tile::Coefficients& coefficients, float* y_part, int t,
@@ -109,17 +114,18 @@ class LaneStates {
     y = fmaf(C, h[i], y);
   }
 
-  __device__ __forceinline__ void save_checkpoint(const Place& place, int step) const {
-    const generic::Sequence& s = place.sequence;
+  __device__ __forceinline__ void save_checkpoint(int step) const {
 #pragma unroll
     for (int i = 0; i < Tile::kStates; ++i) {
-      if (index(i) < dstate) *generic::checkpoint<float>(p, s, step / kCheckpointSpacing, index(i), channel) = h[i];
+      if (index(i) < dstate) {
+        *generic::checkpoint<float>(p, place.sequence, step / kCheckpointSpacing, index(i), channel()) = h[i];
+      }
     }
   }
 
   const ScanParams& p;
-  const int part, row;
-  const int64_t channel;
+  const Place& place;
+  const int first_channel, part, row;
   const int dstate;  // 0 in a lane without a channel
   float rate[Tile::kStates], h[Tile::kStates];
 };
@@ -129,33 +135,39 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerProcessor)
     forward_registers_kernel(const __grid_constant__ ForwardTask task) {
   auto& shared = shared_memory<typename Tile::Shared>();
   const ScanParams& p = task.scan;
-  const Place place(p, task.blocks, blockIdx.x);
+  const Place& place = shared.place;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int first_channel = warp * Tile::kChannels, dstate = static_cast<int>(p.dstate);
-  if (threadIdx.x == 0) shared.coefficients.set_sources(p, place);
+  if (threadIdx.x == 0) {
+    shared.place = Place(p, task.blocks, blockIdx.x);
+    shared.coefficients.set_sources(p, place);
+  }
   __syncthreads();
   ActivationWarp<Tile, access> activations(p, place, shared.warp[warp], lane, first_channel);
   LaneStates<Tile> states(p, place, first_channel, lane);
 
+  auto fetch_coefficients = [&](int buffer, int first) {
+    shared.coefficients.template fetch<Tile::kThreads>(buffer, 0, dstate, first, place.steps - first);
+  };
   activations.fetch(0);
-  shared.coefficients.fetch(0, 0, dstate, 0, place.steps, Tile::kThreads);
-  shared.coefficients.arrive(0, Tile::kThreads);
+  fetch_coefficients(0, 0);
+  shared.coefficients.template arrive<Tile::kThreads>(0);
   for (int first = 0, buffer = 0; first < place.steps; first += Tile::kSteps, buffer ^= 1) {
     const int next = first + Tile::kSteps;
     activations.stage(first);
     __syncthreads();  // this tile's B and C are there, and nobody reads those of the tile before
     if (next < place.steps) {
       activations.fetch(next);
-      shared.coefficients.fetch(buffer ^ 1, 0, dstate, next, place.steps - next, Tile::kThreads);
+      fetch_coefficients(buffer ^ 1, next);
     }
     activations.fetch_gate(first);
-    states.sweep(shared.coefficients.tile[buffer], shared.warp[warp], place, first, place.steps - first);
-    if (next < place.steps) shared.coefficients.arrive(buffer ^ 1, Tile::kThreads);
+    states.sweep(shared.coefficients.tile[buffer], shared.warp[warp], first, place.steps - first);
+    if (next < place.steps) shared.coefficients.template arrive<Tile::kThreads>(buffer ^ 1);
     __syncwarp();  // y is complete
     activations.finish(first);
     __syncwarp();  // and read, so the next tile may be staged
   }
-  states.save_last(place);
+  states.save_last();
 }
 
 template <class T>
@@ -171,6 +183,8 @@ Error forward_registers(const ScanParams& params, int shape, CUstream_st* stream
     switch (forward_access(params, task.blocks, few_channels)) {
       case Access::kTimeVectors:
         return launch_with(forward_registers_kernel<Tile, Access::kTimeVectors>);
+      case Access::kReversedTimeVectors:
+        return launch_with(forward_registers_kernel<Tile, Access::kReversedTimeVectors>);
       case Access::kChannelVectors:
         if constexpr (!few_channels) return launch_with(forward_registers_kernel<Tile, Access::kChannelVectors>);
       case Access::kChannelElements:

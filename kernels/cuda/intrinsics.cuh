@@ -34,6 +34,10 @@ __device__ __forceinline__ void keep(int& x) {
   asm volatile("" : "+r"(x));
 }
 
+__device__ __forceinline__ void keep(int64_t& x) {
+  asm volatile("" : "+l"(x));
+}
+
 /// Reads through the read-only path; `from` is aligned to the size of Word.
 template <class Word>
 __device__ __forceinline__ Word read_only(const void* from) {

@@ -50,6 +50,12 @@ __device__ __forceinline__ float chain_lanes(float carry, int lane, float& h, St
   return before;
 }
 
+/// own + 2^exponent carry: the exponent may be beyond the range of float, and a carry of 0 stays 0.
+__device__ __forceinline__ float carried_over(float own, float carry, float exponent) {
+  const float half = exp2_approximate(0.5f * exponent);
+  return carry == 0.f ? own : fmaf(carry * half, half, own);
+}
+
 /// The sum over the lanes of a channel, in every lane.
 template <int kLanes>
 __device__ __forceinline__ float sum_lanes(float x) {

@@ -14,12 +14,23 @@ struct ForwardTask {
 struct BackwardTask {
   ScanGradParams grad;
   ChannelBlocks blocks;
-  int64_t sequences_per_block = 1, parts = 0;
+  int64_t sequences_per_block = 1, parts = 0;                         // parts: of sequences and chunks
+  int chunks = 1, chunk_steps = 0;                                    // of each sequence
+  const float *chunk_adjoints = nullptr, *chunk_exponents = nullptr;  // of CarryTask
   // Partial sums; null where a gradient is not asked for.
   float *dB_sums = nullptr, *dC_sums = nullptr;  // (slices, batch, groups, dstate, sums_pitch)
   int64_t sums_pitch = 0;
   float* dA_sums = nullptr;                               // (parts, dim, dstate)
   float *dD_sums = nullptr, *ddelta_bias_sums = nullptr;  // (parts, dim)
+};
+
+/// What adjoint_carry.cuh works out for every chunk but the first.
+struct CarryTask {
+  ScanGradParams grad;
+  ChannelBlocks blocks;
+  int chunks = 1, chunk_steps = 0;
+  float* adjoints = nullptr;   // (sequences, chunks, dstate, dim)
+  float* exponents = nullptr;  // (sequences, chunks, dim): sums of delta'
 };
 
 /// `shape` is an index in RegisterShapes.
@@ -32,6 +43,10 @@ Error forward_lanes(const ScanParams& params, const LaneChoice& choice, CUstream
 /// `shape` is an index in BackwardShapes.
 template <class T>
 Error backward_lanes(const BackwardTask& task, int shape, CUstream_st* stream);
+
+/// All of the task but its blocks is given.
+template <class T>
+Error adjoint_carries(const CarryTask& task, const LaneChoice& choice, CUstream_st* stream);
 
 /// One sum for each element of a gradient: rows of `length` elements, `pitch` apart in the partial sums, where they may
 /// lie backwards.

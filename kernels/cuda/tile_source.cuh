@@ -45,7 +45,7 @@ class TileSource {
 #pragma unroll 1
     for (int q = thread - begin * kPerRow; q < kPerRow; q += threads) {
       const T* from = first + 4 * q;
-#pragma unroll 1
+#pragma unroll 4
       for (int row = begin; row < rows; row += at_once, from += between) f(row, 4 * q, from);
     }
   }

@@ -26,16 +26,16 @@ struct RegisterShape {
 };
 
 /// By dstate; those of one dstate by the channels of a block, most first.
-using RegisterShapes =
-    ShapeList<RegisterShape<2, 4, 32, 4, 3, 4>,                                                                      //
-              RegisterShape<2, 8, 32, 4, 2, 4>, RegisterShape<4, 4, 64, 4, 2, 4>, RegisterShape<8, 2, 64, 4, 3, 2>,  //
-              RegisterShape<4, 8, 32, 4, 2, 4>,                                                                      //
-              RegisterShape<8, 8, 32, 8, 1, 2>,                                                                      //
-              RegisterShape<16, 8, 32, 8, 1, 2>, RegisterShape<32, 8, 32, 8, 1, 2>>;
+using RegisterShapes = ShapeList<RegisterShape<2, 4, 32, 4, 3, 4>,  //
+                                 RegisterShape<2, 8, 32, 4, 3, 1>, RegisterShape<2, 8, 32, 4, 2, 4>,
+                                 RegisterShape<4, 4, 64, 4, 2, 4>, RegisterShape<8, 2, 64, 4, 3, 2>,  //
+                                 RegisterShape<4, 8, 32, 4, 2, 4>,                                    //
+                                 RegisterShape<8, 8, 32, 8, 1, 2>,                                    //
+                                 RegisterShape<16, 8, 32, 8, 1, 2>, RegisterShape<32, 8, 32, 8, 1, 2>>;
 
 /// How the forward that keeps states in registers moves activations: four elements with one instruction, along the
 /// contiguous dimension, where alignment allows; else one by one, neighbours in memory by neighbouring lanes.
-enum class Access { kTimeVectors, kChannelVectors, kTimeElements, kChannelElements };
+enum class Access { kTimeVectors, kReversedTimeVectors, kChannelVectors, kTimeElements, kChannelElements };
 
 /// The forward whose lanes share out time: `lanes` lanes with `lane_steps` steps each to a channel; B and C pass
 /// through shared memory `states` states at a time. A block has one warp up to `most_warps`.
@@ -65,12 +65,12 @@ struct LaneChoice {
 
 /// What the choice of a shape looks at.
 struct ShapeFacts {
-  int dstate, block_channels;
+  int dstate, block_channels, blocks_per_processor;
 };
 
 template <class... Shapes>
 constexpr ShapeFacts shape_facts(ShapeList<Shapes...>, int shape) {
-  constexpr ShapeFacts facts[] = {{Shapes::kDstate, Shapes::kBlockChannels}...};
+  constexpr ShapeFacts facts[] = {{Shapes::kDstate, Shapes::kBlockChannels, Shapes::kBlocksPerProcessor}...};
   return facts[shape];
 }
 
@@ -94,28 +94,31 @@ inline bool is_fast(const ScanParams& p) {
          p.dstate <= kMostStates;
 }
 
-/// The index in RegisterShapes: of those that hold dstate most tightly, the widest that gives each processor two
-/// blocks, or the narrowest.
+/// The index in RegisterShapes: of those that hold dstate most tightly, the first that has blocks enough to fill the
+/// processors (two each; more than that for a shape of which three fit), or the last.
 inline int register_shape(const ScanParams& p, const Machine& machine) {
   int shape = 0;
   while (shape_facts(RegisterShapes(), shape).dstate < p.dstate) ++shape;
   const int dstate = shape_facts(RegisterShapes(), shape).dstate;
-  auto blocks = [&](int i) {
-    return p.sequences * blocks_of_channels(p, shape_facts(RegisterShapes(), i).block_channels).count;
+  auto fills = [&](int i) {
+    const ShapeFacts facts = shape_facts(RegisterShapes(), i);
+    const int64_t blocks = p.sequences * blocks_of_channels(p, facts.block_channels).count;
+    return facts.blocks_per_processor > 2 ? blocks > 2 * machine.processors : 10 * blocks >= 19 * machine.processors;
   };
-  const int64_t enough = machine.processors * 19 / 10;
   while (shape + 1 < RegisterShapes::kCount && shape_facts(RegisterShapes(), shape + 1).dstate == dstate &&
-         blocks(shape) < enough) {
+         !fills(shape)) {
     ++shape;
   }
   return shape;
 }
 
 /// Whether quads of elements that follow each other by `stride` may be moved as vectors: those that begin at multiples
-/// of four elements from the first of any line, `other_stride` and `batch_stride` apart.
+/// of four elements from the first of any line, `other_stride` and `batch_stride` apart. 32 lines must stay within 32
+/// bits.
 inline bool are_vectors(const Activation& x, int64_t stride, int64_t other_stride, int64_t element_size) {
   if (!x.data) return true;
-  return stride == 1 && other_stride % 4 == 0 && x.batch_stride % 4 == 0 &&
+  constexpr int64_t kFarthest = int64_t{1} << 26;
+  return stride == 1 && other_stride < kFarthest && other_stride % 4 == 0 && x.batch_stride % 4 == 0 &&
          reinterpret_cast<uintptr_t>(x.data) % static_cast<uintptr_t>(4 * element_size) == 0;
 }
 
@@ -129,7 +132,8 @@ inline Access forward_access(const ScanParams& p, const ChannelBlocks& blocks, b
     vectors = vectors && (along_time ? are_vectors(*x, x->length_stride, x->dim_stride, element_size)
                                      : are_vectors(*x, x->dim_stride, x->length_stride, element_size));
   }
-  if (along_time) return vectors ? Access::kTimeVectors : Access::kTimeElements;
+  if (along_time && vectors) return p.reverse ? Access::kReversedTimeVectors : Access::kTimeVectors;
+  if (along_time) return Access::kTimeElements;
   return vectors ? Access::kChannelVectors : Access::kChannelElements;
 }
 
@@ -150,10 +154,12 @@ inline LaneChoice lane_choice(const ScanParams& p, const Machine& machine) {
 /// How the fast backward cuts up a problem, and where in its workspace the partial sums lie, in floats.
 struct BackwardPlan {
   int shape = 0;
+  int chunks = 1, chunk_steps = 0;  // of each sequence
+  LaneChoice carry_choice{};        // of the kernel that works out what each chunk adds to the adjoint before it
   ChannelBlocks blocks;
-  int64_t sequences_per_block = 1, parts = 0;  // parts: of the sequences, one block each for some channels
+  int64_t sequences_per_block = 1, parts = 0;  // parts: of sequences and chunks, one block each for some channels
   int64_t pitch = 0;                           // of a row of dB or dC
-  int64_t dB = 0, dC = 0, dA = 0, dD = 0, ddelta_bias = 0, floats = 0;
+  int64_t dB = 0, dC = 0, dA = 0, dD = 0, ddelta_bias = 0, chunk_adjoints = 0, chunk_exponents = 0, floats = 0;
 };
 
 /// Rows of the gradient of B or C: one for each batch, group and state.
@@ -161,30 +167,51 @@ inline int64_t coefficient_rows(const ScanParams& p, const Coefficient& x) {
   return p.batch * x.groups * p.dstate;
 }
 
-/// The cost of a shape, in channels that a processor takes one after the other: two blocks at a time hide latencies
-/// that one alone waits for, and smaller blocks repeat more work.
-inline double backward_cost(const ScanParams& p, const Machine& machine, int shape) {
-  constexpr double kAlone = 0.75, kOverhead = 0.04;
-  const int64_t width = shape_facts(BackwardShapes(), shape).block_channels;
-  const int64_t rounds = ceil_div(p.sequences * blocks_of_channels(p, width).count, machine.processors);
-  return static_cast<double>(width) * (static_cast<double>(rounds / 2) + (rounds % 2 == 0 ? 0 : kAlone)) *
-         (1 + kOverhead * shape);
+/// A shape of the backward, and the steps of the chunks that a sequence is cut into; 0 for one chunk.
+struct BackwardChoice {
+  int shape = 0;
+  int64_t chunk_steps = 0;
+};
+
+/// The cost of a choice, in steps of channels that a processor takes one after the other: two blocks at a time hide
+/// latencies that one alone waits for, smaller blocks repeat more work, and the adjoint carries of chunks are a pass of
+/// their own over nearly all of the input.
+inline double backward_cost(const ScanParams& p, const Machine& machine, const BackwardChoice& choice) {
+  constexpr double kAlone = 0.7, kOverhead[] = {0, 0.08, 0.2}, kOfBlock = 1000, kCarryPass = 900, kCarryShare = 0.45;
+  const int64_t width = shape_facts(BackwardShapes(), choice.shape).block_channels;
+  const int64_t chunks = choice.chunk_steps > 0 ? ceil_div(p.length, choice.chunk_steps) : 1;
+  const int64_t steps = chunks > 1 ? choice.chunk_steps : p.length;
+  const int64_t rounds = ceil_div(p.sequences * blocks_of_channels(p, width).count * chunks, machine.processors);
+  const double block = static_cast<double>(width * steps) * (1 + kOverhead[choice.shape]) + kOfBlock;
+  const double all = static_cast<double>(p.sequences * p.dim * p.length) / static_cast<double>(2 * machine.processors);
+  const double carries = kCarryPass + kCarryShare * all * static_cast<double>(chunks - 1) / static_cast<double>(chunks);
+  return block * (static_cast<double>(rounds / 2) + (rounds % 2 == 0 ? 0 : kAlone)) + (chunks > 1 ? carries : 0);
 }
 
-/// An index in BackwardShapes.
-inline int backward_shape(const ScanParams& p, const Machine& machine) {
+inline BackwardChoice backward_choice(const ScanParams& p, const Machine& machine) {
   constexpr int64_t kMostStatesOfWideBlocks = 64;  // more of them do not fit into shared memory
-  int best = p.dstate > kMostStatesOfWideBlocks ? 1 : 0;
-  for (int shape = best + 1; shape < BackwardShapes::kCount; ++shape) {
-    if (backward_cost(p, machine, shape) < backward_cost(p, machine, best)) best = shape;
+  constexpr int64_t kChunkUnit = 128, kMostChunks = 64;
+  const int first_shape = p.dstate > kMostStatesOfWideBlocks ? 1 : 0;
+  BackwardChoice best{first_shape, 0};
+  for (int shape = first_shape; shape < BackwardShapes::kCount; ++shape) {
+    for (int64_t chunks = 1; chunks <= kMostChunks && !(p.cu_seqlens && chunks > 1); ++chunks) {
+      const int64_t steps = ceil_div(ceil_div(p.length, chunks), kChunkUnit) * kChunkUnit;
+      const BackwardChoice choice{shape, chunks > 1 && steps < p.length ? steps : 0};
+      if (backward_cost(p, machine, choice) < backward_cost(p, machine, best)) best = choice;
+    }
   }
   return best;
 }
 
-inline BackwardPlan backward_plan(const ScanGradParams& grad, const Machine& machine, int shape) {
+inline BackwardPlan backward_plan(const ScanGradParams& grad, const Machine& machine, const BackwardChoice& choice) {
   const ScanParams& p = grad.scan;
   BackwardPlan plan;
-  plan.shape = shape;
+  plan.shape = choice.shape;
+  if (choice.chunk_steps > 0 && choice.chunk_steps < p.length) {
+    plan.chunk_steps = static_cast<int>(choice.chunk_steps);
+    plan.chunks = static_cast<int>(ceil_div(p.length, choice.chunk_steps));
+    plan.carry_choice = choice.chunk_steps >= 512 ? LaneChoice{0, 12} : LaneChoice{1, 4};
+  }
   plan.blocks = blocks_of_channels(p, shape_facts(BackwardShapes(), plan.shape).block_channels);
 
   // Blocks go through several short sequences: fewer partial sums of dA.
@@ -193,8 +220,8 @@ inline BackwardPlan backward_plan(const ScanGradParams& grad, const Machine& mac
   const int64_t spare = p.sequences * plan.blocks.count / (kBlocksPerProcessor * machine.processors);
   const int64_t wanted = kSteps / (steps > 0 ? steps : 1);
   plan.sequences_per_block = spare < wanted ? spare : wanted;
-  if (plan.sequences_per_block < 1) plan.sequences_per_block = 1;
-  plan.parts = ceil_div(p.sequences, plan.sequences_per_block);
+  if (plan.sequences_per_block < 1 || plan.chunks > 1) plan.sequences_per_block = 1;
+  plan.parts = ceil_div(p.sequences, plan.sequences_per_block) * plan.chunks;
   plan.pitch = ceil_div(p.length, 4) * 4;
 
   auto reserve = [&](const void* gradient, int64_t count) {
@@ -210,10 +237,13 @@ inline BackwardPlan backward_plan(const ScanGradParams& grad, const Machine& mac
   plan.dA = reserve(grad.dA, plan.parts * p.dim * p.dstate);
   plan.dD = reserve(grad.dD, plan.parts * p.dim);
   plan.ddelta_bias = reserve(grad.ddelta_bias, plan.parts * p.dim);
+  const void* carries = plan.chunks > 1 ? p.A : nullptr;
+  plan.chunk_adjoints = reserve(carries, p.sequences * plan.chunks * p.dstate * p.dim);
+  plan.chunk_exponents = reserve(carries, p.sequences * plan.chunks * p.dim);
   return plan;
 }
 inline BackwardPlan backward_plan(const ScanGradParams& grad, const Machine& machine) {
-  return backward_plan(grad, machine, backward_shape(grad.scan, machine));
+  return backward_plan(grad, machine, backward_choice(grad.scan, machine));
 }
 
 }  // namespace mamba::kernels::cuda
