@@ -15,7 +15,7 @@ inline constexpr double kUnwritten = std::numeric_limits<double>::quiet_NaN();
 template <class T>
 T narrowed(double x) {
   T value;
-  narrow(x, value);
+  kernels::narrow(x, value);
   return value;
 }
 
@@ -35,7 +35,7 @@ std::vector<To> converted(const std::vector<double>& from) {
 template <class From>
 std::vector<double> widened(const std::vector<From>& from) {
   std::vector<double> to(from.size());
-  for (size_t i = 0; i < from.size(); ++i) to[i] = widen(from[i]);
+  for (size_t i = 0; i < from.size(); ++i) to[i] = kernels::widen(from[i]);
   return to;
 }
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "cuda/task.h"
-#include "mamba/kernels/config_cuda.h"
+#include "mamba/kernels/config_cuda_forward.h"
 #include "mamba/kernels/scan.h"
 
 using namespace mamba::kernels;

@@ -1,10 +1,9 @@
 // What a chunk of time adds to the adjoint of the state before it, for a backward whose few channels are cut into
 // chunks: the adjoint recurrence alone, from 0, last step to first, and the sum of delta' by which what comes from
-// later chunks decays on its way. One block has some channels of one chunk; lanes share out time as in
-// forward_lanes.cuh.
+// later chunks decays on its way. One block has some channels of one chunk; lanes share out time.
 #pragma once
 
-#include "cuda/forward_lanes.cuh"
+#include "cuda/lane_tile.cuh"
 
 namespace mamba::kernels::cuda {
 

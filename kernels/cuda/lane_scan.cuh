@@ -5,21 +5,24 @@
 
 namespace mamba::kernels::cuda {
 
-/// The value of the lane `by` lanes earlier in time; of a later one for the adjoint, whose time runs backwards.
-template <int kLanes, bool is_adjoint>
+/// The value of the lane `by` lanes earlier in time; of a later one for the adjoint, whose time runs backwards. The
+/// lanes of a channel are kBetween lanes apart.
+template <int kLanes, bool is_adjoint, int kBetween = 1>
 __device__ __forceinline__ float from_earlier(float x, int by) {
-  return is_adjoint ? __shfl_down_sync(kWholeWarp, x, by, kLanes) : __shfl_up_sync(kWholeWarp, x, by, kLanes);
+  constexpr int kWidth = kLanes * kBetween;
+  return is_adjoint ? __shfl_down_sync(kWholeWarp, x, by * kBetween, kWidth)
+                    : __shfl_up_sync(kWholeWarp, x, by * kBetween, kWidth);
 }
 
 /// On entry `h` is what a lane's steps make of a state 0 (of the carry, in the first lane) and `decay` the product of
 /// their decays (0 in the first lane, which therefore needs no special case below); on exit `h` is the state after the
 /// lane's steps. Products of decays must not overflow: see growth_of().
-template <int kLanes, bool is_adjoint = false>
+template <int kLanes, bool is_adjoint = false, int kBetween = 1>
 __device__ __forceinline__ void scan_lanes(float& h, float decay) {
 #pragma unroll
   for (int by = 1; by < kLanes; by *= 2) {
-    h = fmaf(decay, from_earlier<kLanes, is_adjoint>(h, by), h);
-    if (2 * by < kLanes) decay *= from_earlier<kLanes, is_adjoint>(decay, by);
+    h = fmaf(decay, from_earlier<kLanes, is_adjoint, kBetween>(h, by), h);
+    if (2 * by < kLanes) decay *= from_earlier<kLanes, is_adjoint, kBetween>(decay, by);
   }
 }
 
@@ -38,13 +41,13 @@ __device__ __forceinline__ void scan_lanes(float (&h)[2], float (&decay)[2]) {
 
 /// The same, one lane after the other, for states that grow: no products of decays, hence no inf * 0. `step(h)` is the
 /// state that a lane's steps make of h; the state before a lane's steps comes back, and `h` is the state after them.
-template <int kLanes, bool is_adjoint = false, class Steps>
+template <int kLanes, bool is_adjoint = false, int kBetween = 1, class Steps>
 __device__ __forceinline__ float chain_lanes(float carry, int lane, float& h, Steps&& steps) {
   float before = carry;
 #pragma unroll 1
   for (int i = 1; i <= kLanes; ++i) {
     h = steps(before);
-    const float arriving = from_earlier<kLanes, is_adjoint>(h, 1);
+    const float arriving = from_earlier<kLanes, is_adjoint, kBetween>(h, 1);
     if (lane == i) before = arriving;
   }
   return before;
@@ -57,10 +60,10 @@ __device__ __forceinline__ float carried_over(float own, float carry, float expo
 }
 
 /// The sum over the lanes of a channel, in every lane.
-template <int kLanes>
+template <int kLanes, int kBetween = 1>
 __device__ __forceinline__ float sum_lanes(float x) {
 #pragma unroll
-  for (int by = 1; by < kLanes; by *= 2) x += __shfl_xor_sync(kWholeWarp, x, by, kLanes);
+  for (int by = 1; by < kLanes; by *= 2) x += __shfl_xor_sync(kWholeWarp, x, by * kBetween);
   return x;
 }
 
@@ -83,7 +86,7 @@ struct GrowthRate {
 constexpr float kSafeGrowth = 64;
 
 /// A bound of the growth in a tile, of which a lane has `step`.
-template <int kLanes, int kCount>
+template <int kLanes, int kBetween = 1, int kCount>
 __device__ __forceinline__ float growth_of(const GrowthRate& rate, const float (&step)[kCount]) {
   float positive = 0, negative = 0;
 #pragma unroll
@@ -91,7 +94,7 @@ __device__ __forceinline__ float growth_of(const GrowthRate& rate, const float (
     positive += fmaxf(step[i], 0.f);
     negative += fmaxf(-step[i], 0.f);
   }
-  return sum_lanes<kLanes>(positive * rate.of_positive_steps + negative * rate.of_negative_steps);
+  return sum_lanes<kLanes, kBetween>(positive * rate.of_positive_steps + negative * rate.of_negative_steps);
 }
 
 }  // namespace mamba::kernels::cuda

@@ -1,7 +1,7 @@
 // What the fast kernels are launched with, and their launchers: one instantiation for each activation type.
 #pragma once
 
-#include "mamba/kernels/config_cuda.h"
+#include "mamba/kernels/config_cuda_forward.h"
 #include "mamba/kernels/scan.h"
 
 namespace mamba::kernels::cuda {

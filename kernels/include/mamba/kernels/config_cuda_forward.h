@@ -1,0 +1,88 @@
+// Tile shapes of the CUDA forward and the pure functions that choose among them.
+#pragma once
+
+#include <initializer_list>
+
+#include "mamba/kernels/config_cuda.h"
+
+namespace mamba::kernels::cuda {
+
+/// The forward that keeps states in registers: `lanes` lanes share a channel, each with `states` of its states; a tile
+/// has `steps` steps; `unroll` times four steps make the body of the inner loop.
+template <int lanes, int states, int steps, int warps, int blocks_per_processor, int unroll>
+struct RegisterShape {
+  static constexpr int kLanes = lanes, kStates = states, kSteps = steps, kWarps = warps;
+  static constexpr int kBlocksPerProcessor = blocks_per_processor, kUnroll = unroll;
+  static constexpr int kDstate = lanes * states, kBlockChannels = warps * 32 / lanes;
+};
+
+/// By dstate; those of one dstate by the channels of a block, most first.
+using RegisterShapes = ShapeList<RegisterShape<2, 4, 32, 4, 3, 4>,  //
+                                 RegisterShape<2, 8, 32, 4, 3, 1>, RegisterShape<2, 8, 32, 4, 2, 4>,
+                                 RegisterShape<4, 4, 64, 4, 2, 4>, RegisterShape<8, 2, 64, 4, 3, 2>,  //
+                                 RegisterShape<4, 8, 32, 4, 2, 4>,                                    //
+                                 RegisterShape<8, 8, 32, 8, 1, 2>,                                    //
+                                 RegisterShape<16, 8, 32, 8, 1, 2>, RegisterShape<32, 8, 32, 8, 1, 2>>;
+
+/// How the forward that keeps states in registers moves activations: four elements with one instruction, along the
+/// contiguous dimension, where alignment allows; else one by one, neighbours in memory by neighbouring lanes.
+enum class Access { kTimeVectors, kReversedTimeVectors, kChannelVectors, kTimeElements, kChannelElements };
+
+/// The index in RegisterShapes: of those that hold dstate most tightly, the first that has blocks enough to fill the
+/// processors (two each; more than that for a shape of which three fit), or the last.
+inline int register_shape(const ScanParams& p, const Machine& machine) {
+  int shape = 0;
+  while (shape_facts(RegisterShapes(), shape).dstate < p.dstate) ++shape;
+  const int dstate = shape_facts(RegisterShapes(), shape).dstate;
+  auto fills = [&](int i) {
+    const ShapeFacts facts = shape_facts(RegisterShapes(), i);
+    const int64_t blocks = p.sequences * blocks_of_channels(p, facts.block_channels).count;
+    return facts.blocks_per_processor > 2 ? blocks > 2 * machine.processors : 10 * blocks >= 19 * machine.processors;
+  };
+  while (shape + 1 < RegisterShapes::kCount && shape_facts(RegisterShapes(), shape + 1).dstate == dstate &&
+         !fills(shape)) {
+    ++shape;
+  }
+  return shape;
+}
+
+/// Whether quads of elements that follow each other by `stride` may be moved as vectors: those that begin at multiples
+/// of four elements from the first of any line, `other_stride` and `batch_stride` apart. 32 lines must stay within 32
+/// bits.
+inline bool are_vectors(const Activation& x, int64_t stride, int64_t other_stride, int64_t element_size) {
+  if (!x.data) return true;
+  constexpr int64_t kFarthest = int64_t{1} << 26;
+  return stride == 1 && other_stride < kFarthest && other_stride % 4 == 0 && x.batch_stride % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(x.data) % static_cast<uintptr_t>(4 * element_size) == 0;
+}
+
+inline Access forward_access(const ScanParams& p, const ChannelBlocks& blocks, bool few_channels) {
+  const int64_t element_size = p.activation_type == ScalarType::kFloat32 ? 4 : 2;
+  const bool along_time = p.u.dim_stride != 1 || p.u.length_stride == 1;
+  // Quads begin at multiples of four steps from a sequence's end that is scanned first, or of four channels of a block.
+  bool vectors =
+      along_time ? !p.cu_seqlens && p.length % 4 == 0 : !few_channels && blocks.unit % 4 == 0 && blocks.width % 4 == 0;
+  for (const Activation* x : {&p.u, &p.delta, &p.z, &p.out}) {
+    vectors = vectors && (along_time ? are_vectors(*x, x->length_stride, x->dim_stride, element_size)
+                                     : are_vectors(*x, x->dim_stride, x->length_stride, element_size));
+  }
+  if (along_time && vectors) return p.reverse ? Access::kReversedTimeVectors : Access::kTimeVectors;
+  if (along_time) return Access::kTimeElements;
+  return vectors ? Access::kChannelVectors : Access::kChannelElements;
+}
+
+/// So few channels that sharing out time pays. The lengths are those at which a tile is well filled.
+inline bool few_channels(const ScanParams& p, const Machine& machine) {
+  constexpr int64_t kChannelsPerProcessor = 14, kLeastSteps = 256;
+  return p.sequences * p.dim <= kChannelsPerProcessor * machine.processors && p.length >= kLeastSteps;
+}
+
+/// Warps such that the blocks come to about one a processor.
+inline LaneChoice lane_choice(const ScanParams& p, const Machine& machine) {
+  constexpr int64_t kLongTile = 512;
+  if (p.length < kLongTile) return {1, 4};
+  const int64_t warps = ceil_div(p.sequences * p.dim, machine.processors);
+  return {0, static_cast<int>(warps < 12 ? warps : 12)};
+}
+
+}  // namespace mamba::kernels::cuda
