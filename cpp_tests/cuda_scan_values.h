@@ -10,6 +10,9 @@
 
 namespace mamba::testing {
 
+using kernels::narrow;
+using kernels::widen;
+
 inline constexpr double kUnwritten = std::numeric_limits<double>::quiet_NaN();
 
 template <class T>

@@ -1,6 +1,8 @@
 // Tile shapes of the CUDA kernels and the pure functions that choose among them.
 #pragma once
 
+#include <initializer_list>
+
 #include "mamba/kernels/config.h"
 
 namespace mamba::kernels::cuda {
