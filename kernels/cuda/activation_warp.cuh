@@ -3,6 +3,7 @@
 
 #include "cuda/fast_math.cuh"
 #include "cuda/place.cuh"
+#include "mamba/kernels/config_cuda_forward.h"
 
 namespace mamba::kernels::cuda {
 
