@@ -119,7 +119,7 @@ if(NOT Libtorch_FOUND OR (mamba_own_position EQUAL 0 AND MAMBA_OPS_INSTALL_TORCH
 else()
   mamba_owner_of("${Libtorch_DIR}" MAMBA_OPS_PYTHON)
   if(MAMBA_OPS_PYTHON AND MAMBA_OPS_TESTS)
-    mamba_python_succeeds("${MAMBA_OPS_PYTHON}" "import numpy, pytest" complete)
+    mamba_python_succeeds("${MAMBA_OPS_PYTHON}" "import matplotlib, numpy, pytest" complete)
     if(NOT complete)
       get_filename_component(mamba_site "${Libtorch_DIR}" DIRECTORY)
       mamba_make_venv("${MAMBA_OPS_PYTHON}" "" "${mamba_site}")

@@ -38,3 +38,10 @@ std::string version() {
 }
 
 }  // namespace mamba
+
+/// version() for callers that cannot call C++, such as ctypes. The text lives as long as the library.
+extern "C" MAMBA_OPS_API const char* mamba_version();
+const char* mamba_version() {
+  static const std::string text = mamba::version();
+  return text.c_str();
+}

@@ -1,0 +1,41 @@
+"""The command: which pictures are made of which reports."""
+
+import argparse
+from pathlib import Path
+from typing import Callable, Dict
+
+from .._errors import CommandError
+from ..bench.report import read_report
+
+NEEDS = "plot needs matplotlib: install it by `pip install matplotlib`, or the package with its extra: mamba-ops[bench]"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the pictures and say where; a picture that the figures are not enough for is left out, and said so."""
+    reports = [read_report(path) for path in options.files]
+    prefix = options.out or str(Path(options.files[0]).with_suffix(""))
+    if not Path(prefix).parent.is_dir():
+        raise CommandError(f"the folder {Path(prefix).parent} of --out is not there: make it first")
+    written = []
+    for name, draw in _pictures().items():
+        figure = draw(reports)
+        if figure is None:
+            print(f"no {name} picture: no measurements for it in {', '.join(options.files)}")
+            continue
+        for kind in options.formats:
+            path = f"{prefix}-{name}.{kind}"
+            metadata = {"Date": None} if kind == "svg" else None  # the same figures, the same file
+            figure.savefig(path, dpi=150, metadata=metadata)
+            written.append(path)
+    if not written:
+        raise CommandError("nothing to draw: the files hold no measurements; run bench for longer or with more sizes")
+    print("written:", *written)
+    return 0
+
+
+def _pictures() -> Dict[str, Callable]:
+    try:
+        from . import figures
+    except ImportError as error:
+        raise CommandError(NEEDS) from error
+    return {"time": figures.time, "speedup": figures.speedup, "share": figures.share}
