@@ -4,7 +4,7 @@
 // joins its own steps into one pair; (2) a parallel prefix over the lanes, five rounds of shuffles, gives each lane
 // all the steps before it as one pair; (3) from the state that this makes, the lane walks its own steps once more.
 //
-// The price: the recurrence is run twice, and the rounds cost ten shuffles and fifteen operations for each lane and
+// The price: the recurrence is run twice, and the rounds cost ten shuffles and ten multiplications for each lane and
 // state, shared by only kSteps steps. The gain: 32 times the threads of the naive scheme, and loads along time that
 // are coalesced. It pays where channels are too few to fill the GPU and time is long.
 //
