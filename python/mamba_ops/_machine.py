@@ -39,6 +39,7 @@ def driver() -> str:
 def machine(device: str, threads: int) -> Dict[str, Any]:
     """The facts that stand beside every figure: device is "cpu" or "cuda"."""
     facts = dict(info(), cpu=cpu_name(), cpus=os.cpu_count(), python=platform.python_version(), threads=threads)
+    del facts["library"]  # where it lies says nothing about the figures, but something about the user
     facts["device"] = facts["cpu"]
     if device == "cuda":
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())

@@ -171,8 +171,8 @@ def test_a_peer_that_takes_longer_than_the_limit_is_called_once(monkeypatch):
 @pytest.mark.parametrize(
     "scan, reason",
     [
-        (lambda inputs: inputs["u"], "its output differs from ours by"),
-        (lambda inputs: inputs["u"] / 0, "its output differs from ours by inf"),
+        (lambda inputs: inputs["u"], "its results differ from ours by"),
+        (lambda inputs: inputs["u"] / 0, "its results differ from ours by inf"),
         (lambda inputs: inputs["nothing"].x, "KeyError"),
         (lambda inputs: inputs["u"].view(7, 7), "RuntimeError: shape '[7, 7]' is invalid"),
     ],
@@ -183,6 +183,22 @@ def test_a_wrong_peer_gets_no_figure(bench, monkeypatch, scan, reason):
     assert {row["implementation"] for row in report.results} == {"mamba_ops"}
     assert all(reason in row["reason"] for row in report.skipped) and len(report.skipped) == 2
     assert text.count(reason) == 2
+
+
+def test_every_gradient_is_compared(bench, monkeypatch):
+    """Here all but one are right: that of delta_bias, the last."""
+    scan = peers.FINDERS["loop"]().scan
+
+    def doubled(inputs):
+        bias = inputs["delta_bias"]
+        return scan({**inputs, "delta_bias": 2 * bias - bias.detach()})
+
+    monkeypatch.setitem(peers.FINDERS, "loop", lambda: peers.Scan("doubled", doubled))
+    _, _, report = bench("--peers", "loop", "--directions", "forward", "backward")
+    assert {(row["direction"], row["label"]) for row in report.results} == {
+        ("forward", "mamba_ops"), ("backward", "mamba_ops"), ("forward", "doubled"),
+    }  # fmt: skip
+    assert all("its results differ from ours by" in row["reason"] for row in report.skipped)
 
 
 def test_what_is_not_installed_is_named(bench, monkeypatch):

@@ -44,23 +44,23 @@ class Scan:
     prepare: Callable[[Inputs], Inputs] = dict
     finish: Callable[[Inputs, Tensor], Tensor] = lambda inputs, out: out
 
-    def call(self, problem: Problem, device: str) -> Tuple[Callable[[], Any], Callable[[Any], Tensor]]:
-        """What to time, and how to get from its result to the tensor that is compared."""
+    def call(self, problem: Problem, device: str) -> Tuple[Callable[[], Any], Callable[[Any], List[Tensor]]]:
+        """What to time, and how to get from its result to the tensors that are compared."""
         self._refuse(problem, device)
         if problem.direction == "decode":
             inputs = step_inputs(problem, device)
-            return lambda: self.step(inputs), lambda out: out
+            return lambda: self.step(inputs), lambda out: [out]
         plain = scan_inputs(problem, device)
         inputs = self.prepare(plain)
         if problem.direction == "forward":
-            return lambda: self.scan(inputs), lambda out: self.finish(plain, out)
+            return lambda: self.scan(inputs), lambda out: [self.finish(plain, out)]
         names = [name for name, x in inputs.items() if isinstance(x, Tensor)]
         leaves = {name: x.requires_grad_() if name in names else x for name, x in inputs.items()}
         with torch.enable_grad():
             out = self.scan(leaves)
         dout = torch.ones_like(out)
         wanted = [leaves[name] for name in names]
-        return lambda: torch.autograd.grad(out, wanted, dout, retain_graph=True), lambda grads: grads[0]
+        return lambda: torch.autograd.grad(out, wanted, dout, retain_graph=True), list
 
     def _refuse(self, problem: Problem, device: str) -> None:
         if device not in self.devices:
