@@ -3,17 +3,18 @@
     python export_lm.py --out exported                     # a small model with random weights
     python export_lm.py --out exported --model FOLDER      # a checkpoint, as MambaLM.from_pretrained reads it
 
-prefill.pt2 takes token ids (batch, length), any batch and length, and returns the logits after the last token and the
-caches, two tensors a layer. step.pt2 takes one token a row and the caches, which it advances in place, and returns the
-logits. reference.pt holds what Python computes, for comparison.
+prefill.pt2 reads token ids (batch, length), padded on the right, with the lengths of their rows (batch,), after what
+the cache has seen: conv and ssm, a slot for each row, zeros at first. It returns the logits after the last token of
+each row, and the new cache. step.pt2 takes one token a row, the rows' slots (negative: padding) and a cache of any
+number of slots, which it advances in place, and returns the logits. reference.pt holds what Python computes, for
+comparison, and model.pt is the same model as TorchScript, for generate and serve.
 """
 
 import argparse
 from pathlib import Path
-from typing import List
 
 import torch
-from mamba_ops.nn import LayerCache, MambaConfig, MambaLM
+from mamba_ops.nn import MambaCache, MambaConfig, MambaLM
 from torch import Tensor
 
 PROMPT, STEPS = "Mamba is a state space model", 16
@@ -24,9 +25,9 @@ class Prefill(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, ids: Tensor):
-        logits, caches = self.model.prefill(ids)
-        return (logits, *(tensor for cache in caches for tensor in cache))
+    def forward(self, ids: Tensor, lengths: Tensor, conv: Tensor, ssm: Tensor):
+        logits, cache = self.model.prefill(ids, MambaCache(conv, ssm), lengths)
+        return logits, cache.conv, cache.ssm
 
 
 class Step(torch.nn.Module):
@@ -34,8 +35,8 @@ class Step(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, token: Tensor, caches: List[Tensor]) -> Tensor:
-        return self.model.step(token, [LayerCache(*pair) for pair in zip(caches[::2], caches[1::2])])
+    def forward(self, token: Tensor, slots: Tensor, conv: Tensor, ssm: Tensor) -> Tensor:
+        return self.model.step(token, MambaCache(conv, ssm), slots)
 
 
 def package(module: torch.nn.Module, args, dynamic_shapes, path: Path) -> None:
@@ -47,12 +48,13 @@ def package(module: torch.nn.Module, args, dynamic_shapes, path: Path) -> None:
 
 @torch.no_grad()
 def reference(model: MambaLM):
+    """The prompt, the logits after it and after each step of greedy decoding, and the cache in the end."""
     ids = torch.tensor([list(PROMPT.encode())])
-    logits, caches = model.prefill(ids)
+    logits, cache = model.prefill(ids)
     every = [logits]
     for _ in range(STEPS):
-        every.append(model.step(every[-1].argmax(-1), caches))
-    return ids, torch.stack(every, 1)
+        every.append(model.step(every[-1].argmax(-1), cache))
+    return {"ids": ids, "logits": torch.stack(every, 1), "conv": cache.conv, "ssm": cache.ssm}
 
 
 def main() -> None:
@@ -68,15 +70,16 @@ def main() -> None:
         if options.model
         else MambaLM(MambaConfig(vocab_size=256, d_model=32, n_layer=2))
     ).eval()
-    batch, length = torch.export.Dim("batch", max=1024), torch.export.Dim("length", min=2, max=65536)
-    ids = torch.zeros(2, 8, dtype=torch.long)
-    package(Prefill(model), (ids,), ({0: batch, 1: length},), options.out / "prefill.pt2")
-    caches = [tensor for cache in model.new_cache(2) for tensor in cache]
-    shapes = ({0: batch}, [{0: batch}] * len(caches))
-    package(Step(model), (ids[:, 0].contiguous(), caches), shapes, options.out / "step.pt2")
+    torch.jit.script(model).save(options.out / "model.pt")
+    batch, slots = torch.export.Dim("batch", max=1024), torch.export.Dim("slots", max=1 << 20)
+    length = torch.export.Dim("length", min=2, max=65536)
+    ids, rows, cache = torch.zeros(2, 8, dtype=torch.long), torch.tensor([1, 0]), model.new_cache(2)
+    shapes = ({0: batch, 1: length}, {0: batch}, {0: batch}, {0: batch})
+    package(Prefill(model), (ids, rows + 7, *cache), shapes, options.out / "prefill.pt2")
+    shapes = ({0: batch}, {0: batch}, {0: slots}, {0: slots})
+    package(Step(model), (ids[:, 0].contiguous(), rows, *model.new_cache(3)), shapes, options.out / "step.pt2")
 
-    ids, logits = reference(model)
-    torch.save({"ids": ids, "logits": logits}, options.out / "reference.pt")
+    torch.save(reference(model), options.out / "reference.pt")
 
 
 if __name__ == "__main__":

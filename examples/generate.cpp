@@ -5,7 +5,6 @@
 //
 // Exits with 1 if a logit differs from Python's by 1e-4 or more.
 #include <ATen/Parallel.h>
-#include <torch/script.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,12 +15,13 @@
 #include <iterator>
 #include <limits>
 #include <string>
-#include <tuple>
 #include <vector>
+
+#include "language_model.h"
 
 namespace {
 
-using torch::Tensor;
+using namespace example;
 
 constexpr double kLargestDifference = 1e-4;
 
@@ -65,29 +65,6 @@ Arguments parse(int argc, char** argv) {
   return arguments;
 }
 
-// The model with its decoding methods. The cache is a list of pairs of tensors that only the model looks into.
-class Model {
- public:
-  explicit Model(const std::string& path) : module_(torch::jit::load(path)) { module_.eval(); }
-
-  // Logits after each token: ids (batch, length) to (batch, length, vocabulary).
-  Tensor forward(const Tensor& ids) { return module_.forward({ids}).toTensor(); }
-
-  // Logits after the last token, (batch, vocabulary), and the cache to go on with.
-  std::tuple<Tensor, c10::IValue> prefill(const Tensor& ids) {
-    const auto result = module_.get_method("prefill")({ids}).toTuple();
-    return {result->elements()[0].toTensor(), result->elements()[1]};
-  }
-
-  // Reads one token for each row, (batch,), and advances the cache.
-  Tensor step(const Tensor& token, const c10::IValue& cache) {
-    return module_.get_method("step")({token, cache}).toTensor();
-  }
-
- private:
-  torch::jit::Module module_;
-};
-
 double largest_difference(const Tensor& ours, const Tensor& theirs) {
   TORCH_CHECK(ours.sizes() == theirs.sizes(), "expected logits of shape ", theirs.sizes(), ", but got ", ours.sizes());
   const double difference = (ours - theirs).abs().max().item<double>();
@@ -95,7 +72,7 @@ double largest_difference(const Tensor& ours, const Tensor& theirs) {
 }
 
 // The largest difference from the logits that Python wrote down: of the prompt read at once, and of each decoding step.
-double compare(Model& model, const std::string& path) {
+double compare(LanguageModel& model, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   TORCH_CHECK(file, "cannot read ", path);
   const std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -121,22 +98,12 @@ Tensor choose(const Tensor& logits, double temperature) {
   return torch::multinomial(torch::softmax(logits / temperature, -1), 1).squeeze(-1);
 }
 
-// A byte as it can be shown on a terminal.
-char printable(int64_t byte) {
-  const bool shown = (byte >= ' ' && byte <= '~') || byte == '\n' || byte == '\t';
-  return shown ? static_cast<char>(byte) : '?';
-}
-
-void generate(Model& model, const Arguments& arguments) {
+void generate(LanguageModel& model, const Arguments& arguments) {
   TORCH_CHECK(!arguments.prompt.empty(), "expected a prompt of at least one byte");
-  std::vector<int64_t> bytes;
-  for (const char c : arguments.prompt) {
-    bytes.push_back(static_cast<unsigned char>(c));
-  }
   std::cout << "\n" << arguments.prompt << std::flush;
 
   torch::manual_seed(arguments.seed);
-  auto [logits, cache] = model.prefill(torch::tensor(bytes).unsqueeze(0));
+  auto [logits, cache] = model.prefill(torch::tensor(to_ids(arguments.prompt)).unsqueeze(0));
   const auto start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < arguments.tokens; ++i) {
     const Tensor token = choose(logits, arguments.temperature);
@@ -152,7 +119,7 @@ void generate(Model& model, const Arguments& arguments) {
 int run(const Arguments& arguments) {
   at::set_num_threads(arguments.threads);
   const torch::NoGradGuard no_grad;
-  Model model(arguments.model);
+  LanguageModel model(arguments.model);
   bool equal = true;
   if (!arguments.reference.empty()) {
     const double difference = compare(model, arguments.reference);

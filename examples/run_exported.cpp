@@ -1,11 +1,13 @@
 // Runs the packages of export_lm.py: no Python in the process, only libtorch and libmamba_ops.so.
 //
 //     run_exported FOLDER        prefills the prompt of FOLDER/reference.pt, decodes greedily, compares the logits
+//                            and the cache
 //
 // Exits with 1 when they differ from Python's by 1e-4 or more.
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -25,30 +27,35 @@ c10::Dict<c10::IValue, c10::IValue> load(const std::string& path) {
   return torch::pickle_load(bytes).toGenericDict();
 }
 
+double largest_difference(const Tensor& ours, const Tensor& theirs) {
+  return (ours - theirs).abs().max().item<double>();
+}
+
 int run(const std::string& folder) {
   const auto reference = load(folder + "/reference.pt");
-  const Tensor ids = reference.at("ids").toTensor(), expected = reference.at("logits").toTensor();
+  const auto at = [&](const char* name) { return reference.at(name).toTensor(); };
+  const Tensor ids = at("ids"), expected = at("logits"), expected_conv = at("conv"), expected_ssm = at("ssm");
+  const Tensor lengths = torch::full({1}, ids.size(1), at::kLong), slots = torch::zeros({1}, at::kLong);
   AOTIModelPackageLoader prefill(folder + "/prefill.pt2"), step(folder + "/step.pt2");
 
-  // The caches stay where they are: the step writes into them.
-  std::vector<Tensor> caches = prefill.run({ids});
-  Tensor logits = caches.front();
-  caches.erase(caches.begin());
+  // The cache before the first token is zeros; steps write into it.
+  const auto read = prefill.run({ids, lengths, torch::zeros_like(expected_conv), torch::zeros_like(expected_ssm)});
+  Tensor logits = read[0];
+  const Tensor conv = read[1], ssm = read[2];
 
   const auto start = std::chrono::steady_clock::now();
-  double difference = (logits - expected.select(1, 0)).abs().max().item<double>();
+  double difference = largest_difference(logits, expected.select(1, 0));
   const int64_t steps = expected.size(1) - 1;
   for (int64_t i = 1; i <= steps; ++i) {
-    std::vector<Tensor> inputs = {logits.argmax(-1)};
-    inputs.insert(inputs.end(), caches.begin(), caches.end());
-    logits = step.run(inputs).front();
-    difference = std::max(difference, (logits - expected.select(1, i)).abs().max().item<double>());
+    logits = step.run({logits.argmax(-1), slots, conv, ssm}).front();
+    difference = std::max(difference, largest_difference(logits, expected.select(1, i)));
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  difference = std::max({difference, largest_difference(conv, expected_conv), largest_difference(ssm, expected_ssm)});
 
   std::printf("%lld tokens, %.0f tokens/s\n", static_cast<long long>(steps),
               static_cast<double>(steps) / seconds.count());
-  std::printf("largest difference from Python's logits: %.1e\n", difference);
+  std::printf("largest difference from Python's logits and cache: %.1e\n", difference);
   return difference < 1e-4 ? 0 : 1;
 }
 

@@ -43,9 +43,27 @@ def _update(state, x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=Fal
     return _FORWARD_OF_A_STATE * rows * states + _elementwise(step, D, z, dt_bias, dt_softplus)
 
 
+def _conv(x, weight, *args, **kwargs) -> int:
+    """A product and a sum for each tap."""
+    batch, dim, length = x
+    return 2 * batch * dim * length * weight[1]
+
+
+def _conv_backward(dout, dlast_state, x, weight, *args, **kwargs) -> int:
+    """The adjoints of x and of weight, as many operations each as the convolution."""
+    return 2 * _conv(x, weight)
+
+
+def _conv_update(conv_state, x, weight, *args, **kwargs) -> int:
+    return _conv([*x, 1], weight)
+
+
 def register() -> None:
     """Make torch.utils.flop_counter.FlopCounterMode count the operators."""
     mamba = torch.ops.mamba
     register_flop_formula([mamba.selective_scan, mamba.selective_scan_with_state, mamba._selective_scan_fwd])(_forward)
     register_flop_formula(mamba._selective_scan_bwd)(_backward)
     register_flop_formula(mamba.selective_state_update)(_update)
+    register_flop_formula(mamba.causal_conv1d)(_conv)
+    register_flop_formula(mamba._causal_conv1d_bwd)(_conv_backward)
+    register_flop_formula(mamba.causal_conv1d_update)(_conv_update)

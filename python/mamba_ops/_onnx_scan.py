@@ -57,6 +57,11 @@ def _refuse_packed(cu_seqlens) -> None:
         )
 
 
+def _wide_type(x) -> int:
+    """The type to compute in: onnx.TensorProto.DOUBLE or FLOAT."""
+    return 11 if x.dtype is not None and x.dtype.name == "DOUBLE" else 1
+
+
 def selective_scan_with_state(
     u,
     delta,
@@ -73,7 +78,7 @@ def selective_scan_with_state(
 ):
     """Return (out, last_state) as the operator does; parameters and states are computed with in float32 or float64."""
     _refuse_packed(cu_seqlens)
-    wide_type = 11 if u.dtype is not None and u.dtype.name == "DOUBLE" else 1  # onnx.TensorProto.DOUBLE, FLOAT
+    wide_type = _wide_type(u)
 
     def wide(x: Optional[object]):
         return None if x is None else op.Cast(x, to=wide_type)

@@ -1,9 +1,12 @@
 """The examples, built on their own against the installed package and run in a row, as their users would."""
 
 import subprocess
+from typing import Optional, Tuple
 
 import pytest
 import torch
+from mamba_ops.nn import MambaCache, MambaConfig, MambaLM
+from torch import Tensor
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,53 @@ def test_cpp_refuses_other_logits(trained, programs, tmp_path):
             assert result.returncode == 1, result.stdout + result.stderr
 
 
+@pytest.mark.parametrize("batch", [1, 3, 5])
+def test_cpp_serves_prompts_together_as_each_alone(trained, programs, tmp_path, batch):
+    folder, _ = trained
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("the c\nt\non the mat. the cat\n")
+    options = ["--prompts", prompts, "--requests", 7, "--batch", batch, "--tokens", 24, "--device", "cpu", "--verify"]
+    result = run(programs / "serve", folder / "model.pt", *options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("--- request ") == 7 and "\non the mat. the cat|" in result.stdout
+    # 1 + 23 i / 4 tokens for i = 1, 2, 3, 4, 1, 2, 3
+    assert "7 requests, 96 tokens in " in result.stdout and f" steps of {batch} rows" in result.stdout
+    assert "tokens/s, the same tokens\n" in result.stdout
+
+
+class Mixed(torch.nn.Module):
+    """A language model that gives each row the logits of the row before it, once several are real."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    @torch.jit.export
+    def prefill(self, ids: Tensor, cu_seqlens: Optional[Tensor] = None) -> Tuple[Tensor, MambaCache]:
+        return self.model.prefill(ids, None, None, False, cu_seqlens)
+
+    @torch.jit.export
+    def step(self, token: Tensor, cache: MambaCache, slots: Optional[Tensor] = None) -> Tensor:
+        logits = self.model.step(token, cache, slots)
+        if slots is not None and int((slots >= 0).sum()) > 1:
+            logits = logits.roll(1, 0)
+        return logits
+
+    @torch.jit.export
+    def new_cache(self, slots: int) -> MambaCache:
+        return self.model.new_cache(slots)
+
+
+def test_serving_fails_when_a_row_disturbs_another(programs, tmp_path):
+    model = MambaLM(MambaConfig(vocab_size=256, d_model=16, n_layer=1)).eval()
+    torch.nn.init.normal_(model.lm_head.weight)
+    for name, module in (("right", model), ("mixed", Mixed(model))):
+        torch.jit.script(module).save(tmp_path / f"{name}.pt")
+        result = run(programs / "serve", tmp_path / f"{name}.pt", "--device", "cpu", "--requests", 4, "--verify")
+        assert result.returncode == (name == "mixed"), result.stdout + result.stderr
+        assert ("differs from the same prompt decoded alone" in result.stdout) == (name == "mixed")
+
+
 def test_cpp_trains(programs):
     result = run(programs / "train")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -62,5 +112,8 @@ def test_cpp_trains(programs):
 def test_programs_say_what_is_wrong(programs, tmp_path):
     result = run(programs / "generate", tmp_path / "missing.pt")
     assert result.returncode == 2 and "missing.pt" in result.stderr
-    result = run(programs / "generate", "model.pt", "--steps", "3")
-    assert result.returncode == 2 and "unknown option --steps" in result.stderr
+    for name in ("generate", "serve"):
+        result = run(programs / name, "model.pt", "--steps", "3")
+        assert result.returncode == 2 and "unknown option --steps" in result.stderr
+    result = run(programs / "serve", "model.pt", "--prompts", tmp_path / "missing.txt")
+    assert result.returncode == 2 and "cannot read" in result.stderr and "missing.txt" in result.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("c++") is None, reason="AOTInductor needs a C++ compiler"),
@@ -25,22 +26,50 @@ def exported(source_root, tmp_path_factory, run_python):
     return folder
 
 
-def test_packages_run_in_python_and_advance_the_caches_in_place(exported):
+def load(folder, name):
+    return torch._inductor.aoti_load_package(str(folder / f"{name}.pt2"))
+
+
+def test_packages_run_in_python_and_advance_the_cache_in_place(exported):
     reference = torch.load(exported / "reference.pt")
-    prefill, step = (torch._inductor.aoti_load_package(str(exported / f"{name}.pt2")) for name in ("prefill", "step"))
+    prefill, step = load(exported, "prefill"), load(exported, "step")
     for batch in (1, 3):
-        logits, *caches = prefill(reference["ids"].expand(batch, -1).contiguous())
-        before = [x.clone() for x in caches]
+        ids, lengths = reference["ids"].expand(batch, -1).contiguous(), torch.full((batch,), reference["ids"].shape[1])
+        empty = (torch.zeros(batch, *reference[name].shape[1:]) for name in ("conv", "ssm"))
+        logits, *cache = prefill(ids, lengths, *empty)
         for expected in reference["logits"].unbind(1):
             torch.testing.assert_close(logits, expected.expand(batch, -1), rtol=1e-4, atol=1e-4)
-            logits = step(logits.argmax(-1), caches)
-        assert all((x != y).any() for x, y in zip(caches, before))
+            logits = step(logits.argmax(-1), torch.arange(batch), *cache)
+        for name, x in zip(("conv", "ssm"), cache):
+            assert not torch.equal(x, reference[name].expand_as(x))  # one step further
+
+
+def test_packages_serve_padded_prompts_from_a_pool(exported):
+    """Prompts of two lengths, read in two parts, step in the slots of a pool that others live in, with padding rows."""
+    model, prefill, step = torch.jit.load(exported / "model.pt"), load(exported, "prefill"), load(exported, "step")
+    texts = [torch.randint(256, (length,)) for length in (5, 9)]
+    ids = torch.stack([F.pad(text, [0, 9 - len(text)]) for text in texts])
+    _, *cache = prefill(ids[:, :4].contiguous(), torch.tensor([4, 4]), *model.new_cache(2))
+    logits, *cache = prefill(ids[:, 4:].contiguous(), torch.tensor([1, 5]), *cache)
+    pool = [torch.randn(4, *x.shape[1:]) for x in cache]
+    idle = [x[[0, 2]].clone() for x in pool]
+    for x, rows in zip(pool, cache):
+        x[[3, 1]] = rows
+    for _ in range(4):
+        for row, text in zip(logits, texts):
+            torch.testing.assert_close(row, model.prefill(text[None])[0][0], rtol=1e-4, atol=1e-5)
+        tokens = logits.argmax(-1)
+        texts = [torch.cat([text, token[None]]) for text, token in zip(texts, tokens)]
+        logits = step(torch.stack([tokens[1], tokens.new_zeros([]), tokens[0]]), torch.tensor([1, -1, 3]), *pool)[
+            [2, 0]
+        ]
+    assert all(torch.equal(x[[0, 2]], before) for x, before in zip(pool, idle))
 
 
 def test_packages_run_in_cpp(exported, programs):
     result = subprocess.run([programs / "run_exported", exported], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "largest difference from Python's logits: " in result.stdout
+    assert "largest difference from Python's logits and cache: " in result.stdout
 
 
 class Scan(torch.nn.Module):

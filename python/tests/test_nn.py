@@ -1,49 +1,14 @@
 """mamba_ops.nn: the block and the language model, eager and scripted, whole and token by token."""
 
 import copy
-import io
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-from mamba_ops.nn import LayerCache, MambaBlock, MambaConfig, MambaLM, RMSNorm
+from mamba_ops.nn import MambaBlock, MambaCache, MambaConfig, MambaLM, RMSNorm
 from mamba_ops.reference import selective_scan_ref
-
-CONFIGS = {
-    "default": MambaConfig(vocab_size=31, d_model=16, n_layer=2, d_state=4),
-    "all_options": MambaConfig(
-        vocab_size=31,
-        d_model=12,
-        n_layer=3,
-        d_state=5,
-        d_conv=3,
-        d_inner=20,
-        dt_rank=3,
-        bias=True,
-        conv_bias=False,
-        residual_in_fp32=False,
-        tie_embeddings=False,
-    ),
-    "width_one": MambaConfig(vocab_size=31, d_model=16, n_layer=1, d_conv=1),
-}
-
-
-def make_model(name, dtype=torch.float64, device="cpu"):
-    """A model whose parameters are all away from their special initial values."""
-    model = MambaLM(CONFIGS[name])
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return model.to(device, dtype).eval()
-
-
-def roundtrip(scripted):
-    buffer = io.BytesIO()
-    torch.jit.save(scripted, buffer)
-    buffer.seek(0)
-    return torch.jit.load(buffer)
-
+from models import CONFIGS, make_model, roundtrip
 
 FORMS = pytest.mark.parametrize(
     "form", [lambda m: m, torch.jit.script, lambda m: roundtrip(torch.jit.script(m))], ids=["eager", "script", "loaded"]
@@ -117,7 +82,7 @@ def test_prefill_leaves_its_cache_alone_and_step_advances_it():
     torch.testing.assert_close(cache, before, rtol=0, atol=0)
     model.step(ids[:, 3], cache)
     torch.testing.assert_close(cache, after)
-    assert not torch.equal(cache[0].ssm, before[0].ssm) and not torch.equal(cache[0].conv, before[0].conv)
+    assert not torch.equal(cache.ssm, before.ssm) and not torch.equal(cache.conv, before.conv)
 
 
 def test_a_cache_passes_between_eager_and_scripted_models():
@@ -170,7 +135,7 @@ def test_dtypes_of_a_cache(dtype):
     y, cache = block.prefill(x)
     assert y.dtype is dtype
     for made in (cache, block.new_cache(2)):
-        assert isinstance(made, LayerCache)
+        assert isinstance(made, MambaCache)
         assert made.conv.dtype is dtype and made.conv.shape == (2, 32, 3)
         assert made.ssm.dtype is torch.float32 and made.ssm.shape == (2, 32, 16)
     assert block.step(x[:, 0], cache).dtype is dtype

@@ -46,6 +46,24 @@ def test_every_form_equals_the_operator(name, tmp_path):
     torch.testing.assert_close(tuple(actual), module(*args), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("silu", [True, False])
+@pytest.mark.parametrize("names", [[], ["bias"], ["initial_state"], ["bias", "initial_state"]], ids=str)
+@pytest.mark.parametrize("width", [1, 4])
+def test_the_convolution_equals_the_operator(width, names, silu, tmp_path):
+    optional = {"bias": torch.randn(3), "initial_state": torch.randn(2, 3, width - 1)}
+    tensors = {"x": torch.randn(2, 3, 7), "weight": torch.randn(3, width), **{name: optional[name] for name in names}}
+
+    class Conv(torch.nn.Module):
+        def forward(self, *args):
+            return torch.ops.mamba.causal_conv1d(**dict(zip(tensors, args)), silu=silu)
+
+    args = tuple(tensors.values())
+    used = tuple(x for x in args if x.numel())
+    session = export(Conv().eval(), args, tmp_path / "conv.onnx")
+    actual = run(session, used if len(session.get_inputs()) == len(used) else args)
+    torch.testing.assert_close(tuple(actual), Conv()(*args), rtol=1e-5, atol=1e-5)
+
+
 def test_dynamic_batch_and_length_of_a_whole_block(tmp_path):
     block = mamba_ops.nn.MambaBlock(16).eval()
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length", min=2)

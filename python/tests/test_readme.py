@@ -34,10 +34,10 @@ def folder(files, tmp_path_factory):
 
 
 def test_every_language_has_its_quick_start(files):
-    assert {"scan.py", "export.py", "script.py", "lm.py", "main.cpp", "CMakeLists.txt"} == set(files)
+    assert {"scan.py", "export.py", "script.py", "lm.py", "serve.py", "main.cpp", "CMakeLists.txt"} == set(files)
 
 
-@pytest.mark.parametrize("name", ["scan.py", "export.py", "script.py", "lm.py"])
+@pytest.mark.parametrize("name", ["scan.py", "export.py", "script.py", "lm.py", "serve.py"])
 def test_python(folder, run_python, name):
     result = run_python(folder / name, cwd=folder)
     assert result.returncode == 0, result.stderr

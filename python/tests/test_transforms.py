@@ -220,6 +220,18 @@ def test_flops_of_a_decoding_step():
     assert counter.get_total_flops() == 3 * 2 * 5 * (7 * 4 + 1 + 2 + 4 + 1 + 3)
 
 
+def test_flops_of_the_convolution():
+    x, weight = torch.randn(2, 3, 11, requires_grad=True), torch.randn(3, 4)
+    with FlopCounterMode(display=False) as counter:
+        out, state = mamba.causal_conv1d(x, weight)
+        forward = counter.get_total_flops()
+        out.sum().backward()
+        both = counter.get_total_flops()
+        mamba.causal_conv1d_update(state.detach(), x.detach()[..., 0], weight)
+    assert forward == 2 * 4 * 2 * 3 * 11 and both == 3 * forward
+    assert counter.get_total_flops() - both == 2 * 4 * 2 * 3
+
+
 FIXTURE = Path(__file__).parent / "data" / "scan_v1.pt"
 
 

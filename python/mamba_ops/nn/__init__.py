@@ -5,8 +5,23 @@ The architecture is that of Gu & Dao, "Mamba: Linear-Time Sequence Modeling with
 reads. Every module can be scripted, saved, and run in C++ with only libmamba_ops.so loaded.
 """
 
-from .block import LayerCache, MambaBlock, RMSNorm
+from .block import MambaBlock, RMSNorm
+from .cache import MambaCache, read_slots, write_slots
 from .config import MambaConfig
+from .generation import Decoder, generate, sample
 from .model import MambaBackbone, MambaLayer, MambaLM
 
-__all__ = ["LayerCache", "MambaBackbone", "MambaBlock", "MambaConfig", "MambaLM", "MambaLayer", "RMSNorm"]
+__all__ = [
+    "Decoder",
+    "MambaBackbone",
+    "MambaBlock",
+    "MambaCache",
+    "MambaConfig",
+    "MambaLM",
+    "MambaLayer",
+    "RMSNorm",
+    "generate",
+    "read_slots",
+    "sample",
+    "write_slots",
+]

@@ -1,20 +1,13 @@
 """The Mamba block: the operator with the projections, convolution and gate around it."""
 
 import math
-from typing import NamedTuple, Optional, Tuple
+from typing import Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-class LayerCache(NamedTuple):
-    """What one block carries from one token to the next."""
-
-    conv: Tensor
-    """The last d_conv - 1 inputs of the convolution, (batch, d_inner, d_conv - 1), oldest first."""
-    ssm: Tensor
-    """The state of the scan, (batch, d_inner, d_state), in float32 (float64 in a float64 model)."""
+from .cache import MambaCache
 
 
 class RMSNorm(nn.Module):
@@ -44,6 +37,7 @@ class MambaBlock(nn.Module):
         output   = out_proj(y)
 
     `forward` is for whole sequences; `prefill` continues and returns a cache, which `step` advances token by token.
+    The convolution and the scan are the operators mamba::causal_conv1d and mamba::selective_scan_with_state.
 
     Args:
         d_model: channels of the input and output.
@@ -95,19 +89,20 @@ class MambaBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.prefill(x, None)[0]
 
-    def prefill(self, x: Tensor, cache: Optional[LayerCache] = None) -> Tuple[Tensor, LayerCache]:
+    def prefill(
+        self, x: Tensor, cache: Optional[MambaCache] = None, cu_seqlens: Optional[Tensor] = None
+    ) -> Tuple[Tensor, MambaCache]:
         """Run (batch, length, d_model), after what `cache` has seen if given; return the output and the new cache.
 
-        Leaves `cache` alone. Differentiable, through the caches too.
+        With cu_seqlens, (sequences + 1,), the batch is one row of packed sequences, and the caches have a slot for
+        each. Leaves `cache` alone. Differentiable, through the caches too.
         """
         x, z = self.in_proj(x).transpose(1, 2).chunk(2, dim=1)
-        if cache is None:
-            seen, state = F.pad(x, [self.d_conv - 1, 0]), None
-        else:
-            seen, state = torch.cat([cache.conv, x], dim=-1), cache.ssm
-        x = F.silu(self.conv1d(seen))
+        x, conv = torch.ops.mamba.causal_conv1d(
+            x, self._conv_weight(), self.conv1d.bias, None if cache is None else cache.conv, cu_seqlens, True
+        )
         delta, B, C = self._scan_inputs(x.transpose(1, 2))
-        y, state = torch.ops.mamba.selective_scan_with_state(
+        y, ssm = torch.ops.mamba.selective_scan_with_state(
             x,
             delta.transpose(1, 2),
             self._A(),
@@ -117,31 +112,35 @@ class MambaBlock(nn.Module):
             z,
             self.dt_proj.bias,
             True,
-            state,
+            None if cache is None else cache.ssm,
+            cu_seqlens,
         )
-        conv = seen[:, :, seen.size(2) - self.d_conv + 1 :].contiguous()
-        return self.out_proj(y.transpose(1, 2)), LayerCache(conv, state)
+        return self.out_proj(y.transpose(1, 2)), MambaCache(conv, ssm)
 
-    def step(self, x: Tensor, cache: LayerCache) -> Tensor:
+    def step(self, x: Tensor, cache: MambaCache, state_batch_indices: Optional[Tensor] = None) -> Tensor:
         """Run one token, (batch, d_model) to the same shape, and advance `cache` in place.
 
-        Not differentiable: call it under torch.no_grad().
+        state_batch_indices, (batch,), names the slot of each row; a negative one is padding and touches no slot. Not
+        differentiable: call it under torch.no_grad().
         """
         x, z = self.in_proj(x).chunk(2, dim=-1)
-        seen = torch.cat([cache.conv, x.unsqueeze(-1)], dim=-1)
-        cache.conv.copy_(seen[:, :, 1:])
-        x = F.silu(self.conv1d(seen).squeeze(-1))
+        x = torch.ops.mamba.causal_conv1d_update(
+            cache.conv, x, self._conv_weight(), self.conv1d.bias, True, state_batch_indices
+        )
         delta, B, C = self._scan_inputs(x)
         y = torch.ops.mamba.selective_state_update(
-            cache.ssm, x, delta, self._A(), B, C, self.D, z, self.dt_proj.bias, True
+            cache.ssm, x, delta, self._A(), B, C, self.D, z, self.dt_proj.bias, True, state_batch_indices
         )
         return self.out_proj(y)
 
-    def new_cache(self, batch: int) -> LayerCache:
+    def new_cache(self, slots: int) -> MambaCache:
         """The cache before the first token: zeros."""
-        conv = self.in_proj.weight.new_zeros([batch, self.d_inner, self.d_conv - 1])
-        ssm = _at_least_float32(self.in_proj.weight.new_zeros([batch, self.d_inner, self.d_state]))
-        return LayerCache(conv, ssm)
+        conv = self.in_proj.weight.new_zeros([slots, self.d_inner, self.d_conv - 1])
+        ssm = _at_least_float32(self.in_proj.weight.new_zeros([slots, self.d_inner, self.d_state]))
+        return MambaCache(conv, ssm)
+
+    def _conv_weight(self) -> Tensor:
+        return self.conv1d.weight.squeeze(1)
 
     def _scan_inputs(self, x: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """delta before its bias, B and C, each with its size last."""

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from . import checkpoint
-from .block import LayerCache, MambaBlock, RMSNorm, _at_least_float32
+from .block import MambaBlock, RMSNorm, _at_least_float32
+from .cache import MambaCache, last_of_each, layer_of, pack
 from .config import MambaConfig
 
 
@@ -32,12 +33,14 @@ class MambaLayer(nn.Module):
             config.dt_scale,
         )
 
-    def prefill(self, residual: Tensor, cache: Optional[LayerCache]) -> Tuple[Tensor, LayerCache]:
-        y, cache = self.mixer.prefill(self.norm(residual), cache)
+    def prefill(
+        self, residual: Tensor, cache: Optional[MambaCache], cu_seqlens: Optional[Tensor]
+    ) -> Tuple[Tensor, MambaCache]:
+        y, cache = self.mixer.prefill(self.norm(residual), cache, cu_seqlens)
         return residual + y, cache
 
-    def step(self, residual: Tensor, cache: LayerCache) -> Tensor:
-        return residual + self.mixer.step(self.norm(residual), cache)
+    def step(self, residual: Tensor, cache: MambaCache, state_batch_indices: Optional[Tensor]) -> Tensor:
+        return residual + self.mixer.step(self.norm(residual), cache, state_batch_indices)
 
 
 class MambaBackbone(nn.Module):
@@ -53,21 +56,38 @@ class MambaBackbone(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         return self.prefill(ids, None)[0]
 
-    def prefill(self, ids: Tensor, cache: Optional[List[LayerCache]] = None) -> Tuple[Tensor, List[LayerCache]]:
-        """Run ids (batch, length) after what `cache` has seen; return the hidden states and the new cache."""
-        hidden = self._embed(ids)
-        caches: List[LayerCache] = []
-        for i, layer in enumerate(self.layers):
-            hidden, layer_cache = layer.prefill(hidden, None if cache is None else cache[i])
-            caches.append(layer_cache)
-        return self.norm_f(hidden), caches
+    def prefill(
+        self, ids: Tensor, cache: Optional[MambaCache] = None, cu_seqlens: Optional[Tensor] = None
+    ) -> Tuple[Tensor, MambaCache]:
+        """Run ids (batch, length) after what `cache` has seen; return the hidden states and the new cache.
 
-    def step(self, token: Tensor, cache: List[LayerCache]) -> Tensor:
+        With cu_seqlens the batch is one row of packed sequences, and the caches have a slot for each of them.
+        """
+        hidden = self._embed(ids)
+        conv: List[Tensor] = []
+        ssm: List[Tensor] = []
+        for i, layer in enumerate(self.layers):
+            seen = None if cache is None else layer_of(cache, i)
+            hidden, after = layer.prefill(hidden, seen, cu_seqlens)
+            conv.append(after.conv)
+            ssm.append(after.ssm)
+        return self.norm_f(hidden), MambaCache(torch.stack(conv, 1), torch.stack(ssm, 1))
+
+    def step(self, token: Tensor, cache: MambaCache, state_batch_indices: Optional[Tensor] = None) -> Tensor:
         """Run one token for each row, (batch,), to (batch, d_model), and advance `cache` in place."""
         hidden = self._embed(token)
         for i, layer in enumerate(self.layers):
-            hidden = layer.step(hidden, cache[i])
+            hidden = layer.step(hidden, layer_of(cache, i), state_batch_indices)
         return self.norm_f(hidden)
+
+    def new_cache(self, slots: int) -> MambaCache:
+        conv: List[Tensor] = []
+        ssm: List[Tensor] = []
+        for layer in self.layers:
+            cache = layer.mixer.new_cache(slots)
+            conv.append(cache.conv)
+            ssm.append(cache.ssm)
+        return MambaCache(torch.stack(conv, 1), torch.stack(ssm, 1))
 
     def _embed(self, ids: Tensor) -> Tensor:
         hidden = self.embeddings(ids)
@@ -119,31 +139,55 @@ class MambaLM(nn.Module):
         return self.lm_head(self.backbone(ids))
 
     @torch.jit.export
-    def prefill(self, ids: Tensor, cache: Optional[List[LayerCache]] = None) -> Tuple[Tensor, List[LayerCache]]:
-        """Read ids (batch, length), length >= 1; return the logits after the last (batch, vocab_size) and a cache.
+    def prefill(
+        self,
+        ids: Tensor,
+        cache: Optional[MambaCache] = None,
+        lengths: Optional[Tensor] = None,
+        left_padded: bool = False,
+        cu_seqlens: Optional[Tensor] = None,
+    ) -> Tuple[Tensor, MambaCache]:
+        """Read prompts, or further parts of them; return the logits after the last token of each, and a cache.
 
-        Given the cache of an earlier part, it continues from there and leaves that cache alone. Differentiable.
+        Three layouts, the same results: rows of one length, padded rows with `lengths`, packed rows with `cu_seqlens`.
+        A sequence without a token leaves its state as it was, and its logits are those of a hidden state of 0. Given
+        the cache of earlier parts, it continues from there and leaves that cache alone. Differentiable.
+
+        Args:
+            ids: (batch, length), length >= 1. Padding may be any token.
+            cache: what the sequences have seen; without it nothing.
+            lengths: (batch,) int64, how many tokens of each row count, from 0 to length (beyond that they are clamped).
+            left_padded: whether a row's tokens are its last ones, not its first.
+            cu_seqlens: boundaries of packed sequences in ids (1, length), (sequences + 1,), as in `selective_scan`.
+
+        Returns:
+            logits, (rows, vocab_size), and a cache with `rows` slots: batch of them, or sequences with cu_seqlens.
+
+        Raises:
+            ValueError: lengths and cu_seqlens both, or shapes and values that the operators refuse.
         """
-        hidden, caches = self.backbone.prefill(ids, cache)
-        return self.lm_head(hidden[:, -1]), caches
+        if lengths is not None:
+            if cu_seqlens is not None:
+                raise ValueError("MambaLM.prefill: expected lengths or cu_seqlens, but got both")
+            ids, cu_seqlens = pack(ids, lengths, left_padded)
+        hidden, after = self.backbone.prefill(ids, cache, cu_seqlens)
+        return self.lm_head(last_of_each(hidden, cu_seqlens)), after
 
     @torch.jit.export
-    def step(self, token: Tensor, cache: List[LayerCache]) -> Tensor:
+    def step(self, token: Tensor, cache: MambaCache, state_batch_indices: Optional[Tensor] = None) -> Tensor:
         """Read one token for each row, (batch,), advance `cache` in place and return the logits (batch, vocab_size).
 
-        Not differentiable.
+        state_batch_indices, (batch,) int32 or int64, names the slot of each row; a negative one is padding: it touches
+        no slot, and its logits mean nothing. Without it row i is slot i. Not differentiable.
         """
         with torch.no_grad():
-            logits = self.lm_head(self.backbone.step(token, cache))
+            logits = self.lm_head(self.backbone.step(token, cache, state_batch_indices))
         return logits
 
     @torch.jit.export
-    def new_cache(self, batch: int) -> List[LayerCache]:
-        """The cache before the first token, for `batch` rows."""
-        caches: List[LayerCache] = []
-        for layer in self.backbone.layers:
-            caches.append(layer.mixer.new_cache(batch))
-        return caches
+    def new_cache(self, slots: int) -> MambaCache:
+        """A cache of so many slots, each before its first token: zeros."""
+        return self.backbone.new_cache(slots)
 
     @torch.no_grad()
     def _init_weights(self) -> None:
