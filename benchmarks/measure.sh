@@ -9,8 +9,8 @@ models="8x2048x2048 1x1536x8192 1x5120x2048 64x384x256"
 
 # shellcheck disable=SC2086  lists of words
 {
-  $bench "$note" --device cuda --sizes $lengths --time-limit 0.5 --out "$folder/bench-cuda"
+  $bench "$note" --device cuda --sizes $lengths --time-limit 1 --out "$folder/bench-cuda"
   $bench "$note" --device cuda --sizes $models --dtype float32 bfloat16 --peers mamba_ssm study_naive study_warp \
     study_shared --out "$folder/bench-cuda-models"
-  OMP_NUM_THREADS=1 $bench "$note" --device cpu --threads 1 --sizes $lengths --time-limit 1 --out "$folder/bench-cpu"
+  OMP_NUM_THREADS=1 $bench "$note" --device cpu --threads 1 --sizes $lengths --time-limit 0.7 --out "$folder/bench-cpu"
 }

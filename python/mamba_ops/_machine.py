@@ -39,6 +39,7 @@ def driver() -> str:
 def machine(device: str, threads: int) -> Dict[str, Any]:
     """The facts that stand beside every figure: device is "cpu" or "cuda"."""
     facts = dict(info(), cpu=cpu_name(), cpus=os.cpu_count(), python=platform.python_version(), threads=threads)
+    facts["cpu_model"] = f"family {cpu_field('cpu family')}, model {cpu_field('model')}"
     del facts["library"]  # where it lies says nothing about the figures, but something about the user
     facts["device"] = facts["cpu"]
     if device == "cuda":

@@ -157,6 +157,8 @@ def test_the_forecast_grows_with_the_problem():
     assert forecast.seconds("loop", Problem("forward", 1, 2, 16, 2)) == pytest.approx(0.2)
     assert forecast.seconds("loop", Problem("forward", 4, 4, 8, 2)) == pytest.approx(0.4)
     assert forecast.seconds("loop", Problem("backward", 1, 4, 16, 2)) == pytest.approx(0.4)
+    forecast.add("loop", Problem("backward", 1, 4, 16, 2), 0.2)  # it grows with the length alone
+    assert forecast.seconds("loop", Problem("backward", 1, 4, 64, 2)) == pytest.approx(0.8)
     assert forecast.seconds("other", Problem("forward", 1, 4, 16, 2)) == 0
 
 

@@ -1,5 +1,6 @@
 """Timing: medians and quartiles of repeated calls on the CPU or a CUDA device, within a limit of seconds."""
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Tuple
@@ -77,26 +78,33 @@ class Stopwatch:
 
 
 class Forecast:
-    """Guesses from an implementation's earlier problems how long the next one takes, before it is too late."""
+    """Guesses from an implementation's earlier problems how long the next one takes, before it is too late.
+
+    A loop's time grows with the length, or with the work; its backward by autograd with up to their square, since the
+    gradient of each step's slice is as large as the whole input. The last two problems tell the exponent.
+    """
 
     def __init__(self) -> None:
-        self._known: Dict[Tuple[str, str, str], Tuple[Problem, float]] = {}
+        self._known: Dict[Tuple[str, str, str], List[Tuple[Problem, float]]] = {}
 
     def add(self, name: str, problem: Problem, seconds: float) -> None:
-        self._known[self._kind(name, problem)] = problem, seconds
+        self._known.setdefault((name, problem.direction, problem.dtype), []).append((problem, seconds))
 
     def seconds(self, name: str, problem: Problem) -> float:
-        """0 when nothing is known. A loop's time grows with the length, or with the work; the backward of a loop that
-        autograd recorded with their square, since each step's gradient is as large as the input."""
-        if self._kind(name, problem) not in self._known:
+        """0 when nothing is known."""
+        known = self._known.get((name, problem.direction, problem.dtype), [])
+        if not known:
             return 0.0
-        earlier, seconds = self._known[self._kind(name, problem)]
-        growth = max(problem.length / earlier.length, problem.work / earlier.work)
-        return seconds * growth ** (2 if problem.direction == "backward" else 1)
+        exponent = 2.0 if problem.direction == "backward" else 1.0
+        (last, seconds), before = known[-1], known[-2:-1]
+        if before and _growth(before[0][0], last) > 1:
+            seen = math.log(seconds / before[0][1]) / math.log(_growth(before[0][0], last))
+            exponent = max(1.0, min(exponent, seen))
+        return seconds * _growth(last, problem) ** exponent
 
-    @staticmethod
-    def _kind(name: str, problem: Problem) -> Tuple[str, str, str]:
-        return name, problem.direction, problem.dtype
+
+def _growth(earlier: Problem, later: Problem) -> float:
+    return max(later.length / earlier.length, later.work / earlier.work)
 
 
 def _timing(seconds: List[float]) -> Timing:
