@@ -1,42 +1,42 @@
-"""The operators on the CPU, beside a scalar C++ loop and the Python loop of mamba_ops.reference, in one run.
+"""The operators on the CPU beside other ways to compute the same, at the ISA level of this process: JSON on stdout.
 
-python benchmarks/cpu/operator_benchmark.py [--json FILE]    with mamba_ops importable and a C++ compiler
+python benchmarks/cpu/operator_benchmark.py LIBRARY [--peers]    with mamba_ops importable
 
-Times are medians of blocked_autorange. MAMBA_OPS_CPU chooses the ISA level, as always.
+LIBRARY is libscalar_loops.so of the build folder's benchmarks/. Peers: a scalar C++ loop, the Python loop of
+mamba_ops.reference, and the scan in tensor operators of transformers, where that is installed and has it as a function.
+Times are medians of blocked_autorange, in seconds, on one thread unless the name says otherwise.
 """
 
 import argparse
 import ctypes
+import importlib
 import json
-import os
-import platform
-import subprocess
-import tempfile
-from pathlib import Path
+import sys
 
 import mamba_ops
 import torch
 from torch.utils.benchmark import Timer
 
-HERE = Path(__file__).parent
 FORWARD = ("dim", "length", "dstate", "u", "delta", "A", "B", "C", "D", "z", "delta_bias", "out", "state")
 UPDATE = ("dim", "dstate", "state", "x", "dt", "A", "B", "C", "D", "z", "dt_bias", "out")
 
-
-def scalar_library():
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "scalar.so"
-        compiler = os.environ.get("CXX", "c++")
-        command = [compiler, "-std=c++17", "-O3", "-shared", "-fPIC", str(HERE / "scalar.cpp"), "-o", str(path)]
-        subprocess.run(command, check=True)
-        return ctypes.CDLL(str(path))
+# (batch, dim, length, dstate) and (rows, dim, dstate).
+SIZES = ((1, 1536, 2048, 16), (1, 256, 1024, 16), (1, 256, 2048, 16), (1, 32, 8192, 16), (8, 256, 256, 16))
+STEPS = ((1, 5120, 16), (16, 5120, 16))
 
 
-def struct_of(names, values):
-    """What a C++ struct of those members holds: sizes, then pointers."""
-    fields = [(name, ctypes.c_int64 if isinstance(values[name], int) else ctypes.c_void_p) for name in names]
-    kind = type("Struct", (ctypes.Structure,), {"_fields_": fields})
-    return kind(**{name: x if isinstance(x, int) else x.data_ptr() for name, x in values.items() if name in names})
+class Scalar:
+    """A scalar loop and the memory that it works on."""
+
+    def __init__(self, function, names, values):
+        self.values = {name: values[name] for name in names}
+        fields = [(name, ctypes.c_int64 if isinstance(x, int) else ctypes.c_void_p) for name, x in self.values.items()]
+        kind = type("Struct", (ctypes.Structure,), {"_fields_": fields})
+        numbers = {name: x if isinstance(x, int) else x.data_ptr() for name, x in self.values.items()}
+        self.function, self.struct = function, kind(**numbers)
+
+    def __call__(self):
+        self.function(ctypes.byref(self.struct))
 
 
 def scan_inputs(batch, dim, length, dstate, dtype=torch.float32):
@@ -50,70 +50,102 @@ def scan_inputs(batch, dim, length, dstate, dtype=torch.float32):
     return dict(inputs, delta_bias=-4 + 0.7 * torch.randn(dim), delta_softplus=True)
 
 
-def seconds(function, threads=1):
-    return Timer("f()", globals={"f": function}, num_threads=threads).blocked_autorange(min_run_time=1.0).median
+def channel_last(inputs):
+    """The same, with activations as they come from a (batch, length, features) tensor."""
+    names = ("u", "delta", "z", "B", "C")
+    return dict(inputs, **{x: inputs[x].transpose(1, 2).contiguous().transpose(1, 2) for x in names})
 
 
-def time_scan(scalar, size, results):
-    batch, dim, length, dstate = size
-    inputs = scan_inputs(*size)
-    scan = torch.ops.mamba.selective_scan
-    times = {"forward": seconds(lambda: scan(**inputs))}
-    times["forward, 2 threads"] = seconds(lambda: scan(**inputs), threads=2)
-    halves = scan_inputs(*size, dtype=torch.bfloat16)
-    times["forward, bfloat16"] = seconds(lambda: scan(**halves))
-    leaves = {name: x.requires_grad_() if isinstance(x, torch.Tensor) else x for name, x in scan_inputs(*size).items()}
-    wanted = [x for x in leaves.values() if isinstance(x, torch.Tensor)]
-    out = scan(**leaves)
-    weight = torch.randn_like(out)
-    for threads in (1, 2):
-        backward = seconds(lambda: torch.autograd.grad(out, wanted, weight, retain_graph=True), threads)
-        times["backward" if threads == 1 else "backward, 2 threads"] = backward
-    loop = dict(inputs, dim=dim, length=length, dstate=dstate, out=torch.empty_like(inputs["u"]))
-    loop.update(state=torch.empty(dim, dstate))
-    if batch == 1:
-        problem = struct_of(FORWARD, loop)
-        times["scalar C++ loop"] = seconds(lambda: scalar.scalar_forward(ctypes.byref(problem)))
-    if dim <= 256:
-        times["Python loop"] = seconds(lambda: mamba_ops.reference.selective_scan_ref(**inputs))
-    results.append({"size": size, "seconds": times})
-
-
-def time_update(scalar, dim, dstate, results):
+def step_inputs(rows, dim, dstate):
     torch.manual_seed(0)
-    inputs = dict(state=torch.randn(1, dim, dstate), x=torch.randn(1, dim), dt=0.5 * torch.randn(1, dim),
-                  A=-torch.arange(1.0, dstate + 1).repeat(dim, 1), B=torch.randn(1, dstate), C=torch.randn(1, dstate),
-                  D=torch.randn(dim), z=torch.randn(1, dim), dt_bias=-4 + 0.7 * torch.randn(dim))  # fmt: skip
-    update = torch.ops.mamba.selective_state_update
-    loop = struct_of(UPDATE, dict(inputs, dim=dim, dstate=dstate, out=torch.empty(1, dim)))
-    times = {
-        "step": seconds(lambda: update(**inputs, dt_softplus=True)),
-        "scalar C++ loop": seconds(lambda: scalar.scalar_update(ctypes.byref(loop))),
+    inputs = {name: torch.randn(rows, dim) for name in ("x", "z")}
+    inputs.update(state=torch.randn(rows, dim, dstate), dt=0.5 * torch.randn(rows, dim))
+    inputs.update(A=-torch.arange(1.0, dstate + 1).repeat(dim, 1), B=torch.randn(rows, dstate))
+    return dict(inputs, C=torch.randn(rows, dstate), D=torch.randn(dim), dt_bias=-4 + 0.7 * torch.randn(dim))
+
+
+def transformers_function(name):
+    try:
+        return getattr(importlib.import_module("transformers.models.mamba.modeling_mamba"), name, None)
+    except ImportError:
+        return None
+
+
+class Clock:
+    def __init__(self, least):
+        self.least = least
+
+    def __call__(self, function, threads=1):
+        timer = Timer("f()", globals={"f": function}, num_threads=threads)
+        return timer.blocked_autorange(min_run_time=self.least).median
+
+
+def time_backward(seconds, inputs):
+    leaves = {name: x.requires_grad_() if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
+    wanted = [x for x in leaves.values() if isinstance(x, torch.Tensor)]
+    out = torch.ops.mamba.selective_scan(**leaves)
+    weight = torch.randn_like(out)
+
+    def backward():
+        return torch.autograd.grad(out, wanted, weight, retain_graph=True)
+
+    return {
+        "forward for training": seconds(lambda: torch.ops.mamba.selective_scan(**leaves)),
+        "backward": seconds(backward),
+        "backward, 2 threads": seconds(backward, 2),
     }
-    results.append({"size": [1, dim, dstate], "seconds": times})
 
 
-def cpu_name():
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
-    return next((line.split(": ", 1)[1] for line in lines if line.startswith("model name")), platform.processor())
+def time_scan(seconds, scalar, size, with_peers):
+    batch, dim, length, dstate = size
+    scan, inputs = torch.ops.mamba.selective_scan, scan_inputs(*size)
+    halves, rows = scan_inputs(*size, dtype=torch.bfloat16), channel_last(inputs)
+    times = {
+        "forward": seconds(lambda: scan(**inputs)),
+        "forward, 2 threads": seconds(lambda: scan(**inputs), 2),
+        "forward, bfloat16": seconds(lambda: scan(**halves)),
+        "forward, channel-last": seconds(lambda: scan(**rows)),
+        **time_backward(seconds, scan_inputs(*size)),
+    }
+    if batch == 1:
+        memory = dict(out=torch.empty_like(inputs["u"]), state=torch.empty(dim, dstate))
+        loop = Scalar(scalar.scalar_forward, FORWARD, dict(inputs, dim=dim, length=length, dstate=dstate, **memory))
+        times["scalar C++ loop"] = seconds(loop)
+        torch.testing.assert_close(scan(**inputs), memory["out"], rtol=1e-3, atol=1e-3)
+    if with_peers:
+        times["Python loop"] = seconds(lambda: mamba_ops.reference.selective_scan_ref(**inputs))
+        if theirs := transformers_function("mamba_selective_scan"):
+            renamed = dict(inputs, hidden_states=inputs["u"], dt=inputs["delta"])
+            del renamed["u"], renamed["delta"]
+            torch.testing.assert_close(scan(**inputs), theirs(**renamed), rtol=1e-3, atol=1e-3)
+            times["transformers"] = seconds(lambda: theirs(**renamed))
+    return {"size": size, "seconds": times}
+
+
+def time_step(seconds, scalar, size):
+    rows, dim, dstate = size
+    update, inputs = torch.ops.mamba.selective_state_update, step_inputs(*size)
+    times = {"step": seconds(lambda: update(**inputs, dt_softplus=True))}
+    if rows == 1:
+        memory = dict(inputs, state=inputs["state"].clone(), out=torch.empty(1, dim))
+        times["scalar C++ loop"] = seconds(Scalar(scalar.scalar_update, UPDATE, dict(memory, dim=dim, dstate=dstate)))
+    if theirs := transformers_function("mamba_selective_state_update"):
+        renamed = dict(inputs, hidden_states=inputs["x"], dt_softplus=True)
+        del renamed["x"]
+        times["transformers"] = seconds(lambda: theirs(**renamed))
+    return {"size": size, "seconds": times}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("library")
+    parser.add_argument("--least", type=float, default=0.5, help="seconds for which each thing is timed")
+    parser.add_argument("--peers", action="store_true", help="also the peers that have no ISA level and take long")
     arguments = parser.parse_args()
-    scalar, results = scalar_library(), []
-    for size in ((1, 1536, 2048, 16), (1, 256, 1024, 16), (1, 256, 2048, 16), (1, 32, 8192, 16), (8, 256, 256, 16)):
-        time_scan(scalar, size, results)
-    time_update(scalar, 5120, 16, results)
-    for result in results:
-        print(*result["size"])
-        for name, time in result["seconds"].items():
-            print(f"  {name:24} {1e3 * time:10.3f} ms")
-    report = dict(cpu=cpu_name(), cpus=os.cpu_count(), torch=torch.__version__, results=results)
-    report.update(level=os.environ.get("MAMBA_OPS_CPU", "the highest"))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    scalar, seconds = ctypes.CDLL(arguments.library), Clock(arguments.least)
+    scans = [time_scan(seconds, scalar, size, arguments.peers) for size in SIZES]
+    steps = [time_step(seconds, scalar, size) for size in STEPS]
+    json.dump({"scans": scans, "steps": steps}, sys.stdout)
 
 
 if __name__ == "__main__":

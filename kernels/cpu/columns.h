@@ -44,16 +44,23 @@ struct Rows {
     for (int i = 0; i < kCount; ++i) row[i][at] = scattered[i];
   }
 
-  /// Columns at, at + 1, ... at + kSpan - 1.
+  /// Columns at, at + 1, ... at + kColumns - 1, a multiple of kSpan. Rows are often a power of two apart, so that their
+  /// cache lines compete for few places: all that is wanted of a row is taken before the next is touched.
+  template <int kColumns>
   MAMBA_INLINE void block(int64_t at, V* columns) const {
-    for (int i = 0; i < kSpan<Wide<Stored>>; ++i) columns[i] = pieces(at, i);
-    transpose_blocks(columns);
+    for (int i = 0; i < kStep; ++i) {
+      for (int j = i; j < kColumns; j += kStep) columns[j] = pieces(at + j - i, i);
+    }
+    for (int j = 0; j < kColumns; j += kStep) transpose_blocks(columns + j);
   }
+  template <int kColumns>
   MAMBA_INLINE void set_block(int64_t at, const V* columns) const {
-    V block[kSpan<Wide<Stored>>];
-    for (int i = 0; i < kSpan<Wide<Stored>>; ++i) block[i] = columns[i];
-    transpose_blocks(block);
-    for (int i = 0; i < kSpan<Wide<Stored>>; ++i) set_pieces(at, i, block[i]);
+    V block[kColumns];
+    for (int j = 0; j < kColumns; ++j) block[j] = columns[j];
+    for (int j = 0; j < kColumns; j += kStep) transpose_blocks(block + j);
+    for (int i = 0; i < kStep; ++i) {
+      for (int j = i; j < kColumns; j += kStep) set_pieces(at + j - i, i, block[j]);
+    }
   }
 
  private:
@@ -86,24 +93,29 @@ void load_strided(const T* from, int64_t stride, int64_t count, Wide<T>* to) {
 /// Columns at, at + stride, ... into columns[0], columns[step], ...
 template <class T, class V>
 void load_columns(const Rows<T>& rows, int64_t at, int64_t stride, int64_t count, V* columns, int64_t step = 1) {
-  constexpr int kBlock = kSpan<Element<V>>;
+  constexpr int kLong = Rows<T>::kCount, kShort = kSpan<Element<V>>;
   int64_t i = 0;
-  if (stride == 1 && !rows.adjacent) {
-    for (; i + kBlock <= count; i += kBlock) {
-      V block[kBlock];
-      rows.block(at + i, block);
-      for (int j = 0; j < kBlock; ++j) columns[(i + j) * step] = block[j];
+  const auto load_blocks = [&](auto size) {
+    for (; i + size <= count; i += size) {
+      V block[size];
+      rows.template block<size>(at + i, block);
+      for (int j = 0; j < size; ++j) columns[(i + j) * step] = block[j];
     }
+  };
+  if (stride == 1 && !rows.adjacent) {
+    load_blocks(std::integral_constant<int, kLong>());
+    load_blocks(std::integral_constant<int, kShort>());
   }
   for (; i < count; ++i) columns[i * step] = i > 0 && stride == 0 ? columns[0] : rows.column(at + i * stride);
 }
 
 template <class T, class V>
 void store_columns(const Rows<T>& rows, int64_t at, int64_t stride, int64_t count, const V* columns) {
-  constexpr int kBlock = kSpan<Element<V>>;
+  constexpr int kLong = Rows<T>::kCount, kShort = kSpan<Element<V>>;
   int64_t i = 0;
   if (stride == 1 && !rows.adjacent) {
-    for (; i + kBlock <= count; i += kBlock) rows.set_block(at + i, columns + i);
+    for (; i + kLong <= count; i += kLong) rows.template set_block<kLong>(at + i, columns + i);
+    for (; i + kShort <= count; i += kShort) rows.template set_block<kShort>(at + i, columns + i);
   }
   for (; i < count; ++i) rows.set_column(at + i * stride, columns[i]);
 }
