@@ -1,6 +1,7 @@
 // The scripted language model that train_lm.py or export_lm.py saved, with its decoding methods, for the programs here.
 #pragma once
 
+#include <torch/csrc/jit/passes/tensorexpr_fuser.h>
 #include <torch/script.h>
 
 #include <cstdint>
@@ -38,6 +39,7 @@ class LanguageModel {
   explicit LanguageModel(const std::string& path, at::Device device = at::kCPU)
       : module_(torch::jit::load(path, device)) {
     module_.eval();
+    torch::jit::setTensorExprFuserEnabled(false);  // on a GPU it would compile kernels anew for each length of a prompt
   }
 
   // Logits after each token: ids (batch, length) to (batch, length, vocabulary).

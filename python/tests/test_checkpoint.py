@@ -134,15 +134,19 @@ def test_an_untied_head(tmp_path):
     torch.testing.assert_close(model.backbone.embeddings.weight, weights["backbone.embeddings.weight"], rtol=0, atol=0)
 
 
-def test_a_dtype_casts_all_but_the_parameters_of_the_scan(tmp_path):
+def test_a_dtype_casts_all_but_what_the_operators_read_in_float32(tmp_path):
     write_checkpoint(tmp_path, HF_CONFIG, hf_weights())
     model = MambaLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     kept = {name.rpartition("mixer.")[2] for name, p in model.named_parameters() if p.dtype is torch.float32}
-    assert kept == {"A_log", "D", "dt_proj.bias"}
+    assert kept == {"A_log", "D", "dt_proj.bias", "conv1d.weight", "conv1d.bias"}
     assert model.lm_head.weight is model.backbone.embeddings.weight
     ids = torch.randint(40, (2, 7))
     expected = MambaLM.from_pretrained(tmp_path)(ids)
     torch.testing.assert_close(model(ids).float(), expected, rtol=0.05, atol=0.1)
+    with torch.no_grad():
+        _, cache = model.prefill(ids[:, :6])
+        assert cache.conv.dtype is torch.bfloat16
+        torch.testing.assert_close(model.step(ids[:, 6], cache).float(), expected[:, -1], rtol=0.05, atol=0.1)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = _at_least_float32(x)
-        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
-        return (x * self.weight).to(self.weight.dtype)
+        return F.rms_norm(x, [x.size(-1)], self.weight.to(x.dtype), self.eps).to(self.weight.dtype)
 
 
 class MambaBlock(nn.Module):
@@ -135,9 +134,10 @@ class MambaBlock(nn.Module):
 
     def new_cache(self, slots: int) -> MambaCache:
         """The cache before the first token: zeros."""
-        conv = self.in_proj.weight.new_zeros([slots, self.d_inner, self.d_conv - 1])
-        ssm = _at_least_float32(self.in_proj.weight.new_zeros([slots, self.d_inner, self.d_state]))
-        return MambaCache(conv, ssm)
+        weight = self.in_proj.weight
+        ssm_dtype = weight.dtype if weight.dtype == torch.float64 else torch.float32
+        conv = weight.new_zeros([slots, self.d_inner, self.d_conv - 1])
+        return MambaCache(conv, weight.new_zeros([slots, self.d_inner, self.d_state], dtype=ssm_dtype))
 
     def _conv_weight(self) -> Tensor:
         return self.conv1d.weight.squeeze(1)

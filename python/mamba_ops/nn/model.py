@@ -118,7 +118,7 @@ class MambaLM(nn.Module):
         """Load a checkpoint from a local folder: config.json and weights, as safetensors or a torch state dict.
 
         The folder is one of Hugging Face's MambaForCausalLM or of the original mamba_ssm. With `dtype` the weights are
-        cast, except what the operator reads in float32: A_log, D and the bias of dt_proj.
+        cast, except what the operators read in float32: A_log, D, the bias of dt_proj, and the convolution.
 
         Raises FileNotFoundError if a file is missing, ValueError for another architecture or weights that do not fit.
         """
@@ -208,7 +208,7 @@ class MambaLM(nn.Module):
     def _cast(self, dtype: Optional[torch.dtype]) -> "MambaLM":
         if dtype is not None:
             for name, parameter in self.named_parameters():
-                of_the_scan = name.endswith(("A_log", ".D", "dt_proj.bias"))
-                wanted = torch.promote_types(dtype, torch.float32) if of_the_scan else dtype
+                of_an_operator = name.endswith(("A_log", ".D", "dt_proj.bias", "conv1d.weight", "conv1d.bias"))
+                wanted = torch.promote_types(dtype, torch.float32) if of_an_operator else dtype
                 parameter.data = parameter.data.to(wanted)
         return self
