@@ -15,8 +15,12 @@ using OptTensor = std::optional<Tensor>;
 inline OptTensor optional(const Tensor& x) {
   return x.defined() ? OptTensor(x) : std::nullopt;
 }
+inline const Tensor& value(const OptTensor& x) {
+  static const Tensor undefined;
+  return x.has_value() ? *x : undefined;
+}
 inline Tensor value_or_undefined(const OptTensor& x) {
-  return x.has_value() ? *x : Tensor();
+  return value(x);
 }
 
 /// The arguments of selective_scan; absent ones are undefined.
@@ -49,11 +53,13 @@ struct ScanGradArgs {
   GradientMask mask{};
 };
 
-/// The arguments of selective_state_update.
+/// The arguments of selective_state_update as the dispatcher passes them: a step is so short that counting references
+/// to them again would show.
 struct UpdateArgs {
-  Tensor state, x, dt, A, B, C, D, z, dt_bias;
-  bool dt_softplus = false;
-  Tensor state_batch_indices;
+  const Tensor &state, &x, &dt, &A, &B, &C;
+  const OptTensor &D, &z, &dt_bias;
+  bool dt_softplus;
+  const OptTensor& state_batch_indices;
 };
 
 using OutAndState = std::tuple<Tensor, Tensor>;
@@ -102,8 +108,7 @@ template <auto kFunction>
 Tensor update_entry(const Tensor& state, const Tensor& x, const Tensor& dt, const Tensor& A, const Tensor& B,
                     const Tensor& C, const OptTensor& D, const OptTensor& z, const OptTensor& dt_bias, bool dt_softplus,
                     const OptTensor& state_batch_indices) {
-  return kFunction(UpdateArgs{state, x, dt, A, B, C, value_or_undefined(D), value_or_undefined(z),
-                              value_or_undefined(dt_bias), dt_softplus, value_or_undefined(state_batch_indices)});
+  return kFunction(UpdateArgs{state, x, dt, A, B, C, D, z, dt_bias, dt_softplus, state_batch_indices});
 }
 
 }  // namespace mamba

@@ -21,9 +21,10 @@ class Autocast {
   }
   static Tensor selective_state_update(const UpdateArgs& args) {
     const c10::impl::ExcludeDispatchKeyGuard guard(at::autocast::get_autocast_dispatch_key_from_device_type(kDevice));
-    UpdateArgs lower = args;
-    if (args.x.scalar_type() != at::kDouble) lower_all({&lower.x, &lower.dt, &lower.B, &lower.C, &lower.z});
-    return call_selective_state_update(lower);
+    Tensor x = args.x, dt = args.dt, B = args.B, C = args.C, z = value(args.z);
+    if (x.scalar_type() != at::kDouble) lower_all({&x, &dt, &B, &C, &z});
+    return call_selective_state_update({args.state, x, dt, args.A, B, C, args.D, optional(z), args.dt_bias,
+                                        args.dt_softplus, args.state_batch_indices});
   }
 
  private:

@@ -102,8 +102,8 @@ BackwardResult selective_scan_bwd(const ScanGradArgs& args) {
 }
 
 Tensor selective_state_update(const UpdateArgs& args) {
-  const std::array<Tensor, 9> inputs = {args.state, args.x, args.dt, args.A,      args.B,
-                                        args.C,     args.D, args.z,  args.dt_bias};
+  const std::array<std::reference_wrapper<const Tensor>, 9> inputs = {
+      args.state, args.x, args.dt, args.A, args.B, args.C, value(args.D), value(args.z), value(args.dt_bias)};
   TORCH_CHECK_NOT_IMPLEMENTED(
       !any_requires_grad(inputs) && !any_has_tangent(inputs),
       "selective_state_update: expected inputs that need no derivatives, for the state changes in place, but got one "

@@ -18,10 +18,10 @@ class UpdateChecks : Checks {
     A();
     coefficient("B", args_.B);
     coefficient("C", args_.C);
-    per_channel("D", args_.D);
-    activation("z", args_.z);
-    per_channel("dt_bias", args_.dt_bias);
-    slots(args_.state_batch_indices, batch_, args_.state.sym_size(0));
+    per_channel("D", value(args_.D));
+    activation("z", value(args_.z));
+    per_channel("dt_bias", value(args_.dt_bias));
+    slots(value(args_.state_batch_indices), batch_, args_.state.sym_size(0));
   }
 
  private:
@@ -48,7 +48,7 @@ class UpdateChecks : Checks {
     activation_dtype("x", x);
     batch_ = x.sym_size(0);
     heads_ = x.sym_size(1);
-    if (!args_.state_batch_indices.defined()) {
+    if (!value(args_.state_batch_indices).defined()) {
       TORCH_CHECK_VALUE(same(args_.state.sym_size(0), batch_), op_, ": expected state to have a slot for each of the ",
                         batch_, " rows of x, but got ", args_.state.sym_size(0),
                         "; or name the slots by state_batch_indices");

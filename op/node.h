@@ -121,7 +121,7 @@ bool any_requires_grad(const Tensors& tensors) {
 template <class Tensors>
 bool any_has_tangent(const Tensors& tensors) {
   for (const Tensor& x : tensors) {
-    if (torch::autograd::isFwGradDefined(x)) return true;
+    if (x.defined() && x._fw_grad(/*level=*/0).defined()) return true;
   }
   return false;
 }

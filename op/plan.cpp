@@ -169,33 +169,32 @@ void ScanGradPlan::write(Gradient gradient, const Tensor& value) const {
   to.copy_(real.view(to.sizes()));
 }
 
-UpdatePlan::UpdatePlan(const UpdateArgs& args, const Tensor& out) : args_(args) {
-  const at::ScalarType wide = wide_type(args.x);
-  for (Tensor* x : {&args_.A, &args_.D, &args_.dt_bias}) {
-    if (x->defined()) *x = x->to(wide);
-  }
-  for (Tensor* x : {&args_.B, &args_.C}) {
-    if (x->scalar_type() != args.x.scalar_type()) *x = x->to(wide);
-    if (x->dim() == 2) *x = x->unsqueeze(1);
-  }
-  args_.state_batch_indices = dense(args.state_batch_indices, at::kLong);
-
+UpdatePlan::UpdatePlan(const UpdateArgs& args, const Tensor& out) {
   // The headless form is the one of head_dim 1.
   const bool has_heads = args.x.dim() == 3;
-  auto per_row = [&](const Tensor& x) -> kernels::UpdateParams::PerRow {
+  const at::ScalarType wide = wide_type(args.x), activation = args.x.scalar_type();
+  const auto per_row = [&](const Tensor& x) -> kernels::UpdateParams::PerRow {
     if (!x.defined()) return {};
-    return {data(x), x.stride(0), x.stride(1), has_heads ? x.stride(2) : 0};
+    const at::IntArrayRef strides = x.strides();
+    return {data(x), strides[0], strides[1], has_heads ? strides[2] : 0};
   };
-  auto per_channel = [&](const Tensor& x, bool has_states) -> kernels::UpdateParams::PerChannel {
-    if (!x.defined()) return {};
-    return {data(x), x.stride(0), has_heads ? x.stride(1) : 0, has_states ? x.stride(-1) : 0};
+  const auto per_channel = [&](const Tensor& given, Tensor& converted,
+                               bool has_states) -> kernels::UpdateParams::PerChannel {
+    if (!given.defined()) return {};
+    const Tensor& x = as_type(given, wide, converted);
+    const at::IntArrayRef strides = x.strides();
+    return {data(x), strides[0], has_heads ? strides[1] : 0, has_states ? strides.back() : 0};
   };
-  auto coefficient = [&](const Tensor& x) -> kernels::UpdateParams::RowCoefficient {
-    return {data(x), x.size(1), x.stride(0), x.stride(1), x.stride(2), x.scalar_type() == wide};
+  const auto coefficient = [&](const Tensor& given, Tensor& converted) -> kernels::UpdateParams::RowCoefficient {
+    const Tensor& x = given.scalar_type() == activation ? given : as_type(given, wide, converted);
+    const at::IntArrayRef strides = x.strides();
+    const bool has_groups = x.dim() == 3;
+    return {data(x),        has_groups ? x.size(1) : 1, strides[0], has_groups ? strides[1] : 0,
+            strides.back(), x.scalar_type() == wide};
   };
 
   kernels::UpdateParams& p = params_;
-  p.activation_type = kernel_type(args.x.scalar_type());
+  p.activation_type = kernel_type(activation);
   p.state_type = kernel_type(args.state.scalar_type());
   p.dt_softplus = args.dt_softplus;
   p.rows = args.x.size(0);
@@ -203,18 +202,18 @@ UpdatePlan::UpdatePlan(const UpdateArgs& args, const Tensor& out) : args_(args) 
   p.head_dim = has_heads ? args.x.size(2) : 1;
   p.dstate = args.state.size(-1);
   p.slots = args.state.size(0);
-  p.state = {args.state.mutable_data_ptr(), args.state.stride(0), args.state.stride(1),
-             has_heads ? args.state.stride(2) : 0, args.state.stride(-1)};
-  p.slot_of_row = static_cast<const int64_t*>(data(args_.state_batch_indices));
+  const at::IntArrayRef strides = args.state.strides();
+  p.state = {args.state.mutable_data_ptr(), strides[0], strides[1], has_heads ? strides[2] : 0, strides.back()};
+  p.slot_of_row = slot_of_row(value(args.state_batch_indices));
   p.x = per_row(args.x);
   p.dt = per_row(args.dt);
-  p.z = per_row(args.z);
+  p.z = per_row(value(args.z));
   p.out = per_row(out);
-  p.A = per_channel(args_.A, true);
-  p.B = coefficient(args_.B);
-  p.C = coefficient(args_.C);
-  p.D = per_channel(args_.D, false);
-  p.dt_bias = per_channel(args_.dt_bias, false);
+  p.A = per_channel(args.A, A_, true);
+  p.B = coefficient(args.B, B_);
+  p.C = coefficient(args.C, C_);
+  p.D = per_channel(value(args.D), D_, false);
+  p.dt_bias = per_channel(value(args.dt_bias), dt_bias_, false);
 }
 
 }  // namespace mamba

@@ -79,7 +79,7 @@ class ScanGradPlan {
   kernels::ScanGradParams params_;
 };
 
-/// A decoding step.
+/// A decoding step. Copies nothing where the dtypes are the kernel's.
 class UpdatePlan {
  public:
   UpdatePlan(const UpdateArgs& args, const Tensor& out);
@@ -87,7 +87,7 @@ class UpdatePlan {
   const kernels::UpdateParams& params() const { return params_; }
 
  private:
-  UpdateArgs args_;
+  Tensor A_, B_, C_, D_, dt_bias_;  // those that had another dtype
   kernels::UpdateParams params_;
 };
 

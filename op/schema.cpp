@@ -64,8 +64,7 @@ BackwardResult call_selective_scan_bwd(const ScanGradArgs& a) {
 
 Tensor call_selective_state_update(const UpdateArgs& a) {
   static const auto handle = find<decltype(update_entry<no_function<UpdateArgs>>)>("mamba::selective_state_update");
-  return handle.call(a.state, a.x, a.dt, a.A, a.B, a.C, optional(a.D), optional(a.z), optional(a.dt_bias),
-                     a.dt_softplus, optional(a.state_batch_indices));
+  return handle.call(a.state, a.x, a.dt, a.A, a.B, a.C, a.D, a.z, a.dt_bias, a.dt_softplus, a.state_batch_indices);
 }
 
 namespace conv {

@@ -31,6 +31,13 @@ inline at::Tensor dense(const at::Tensor& x, at::ScalarType type) {
   return x.defined() ? x.to(type).contiguous() : x;
 }
 
+/// x itself where it has the type, else `converted`, which it is copied to.
+inline const at::Tensor& as_type(const at::Tensor& x, at::ScalarType type, at::Tensor& converted) {
+  if (x.scalar_type() == type) return x;
+  converted = x.to(type);
+  return converted;
+}
+
 inline void* data(const at::Tensor& x) {
   return x.defined() ? const_cast<void*>(x.const_data_ptr()) : nullptr;
 }
@@ -39,6 +46,11 @@ inline void* data(const at::Tensor& x) {
 inline kernels::Activation activation(const at::Tensor& x) {
   if (!x.defined() || x.dim() != 3) return {};
   return {data(x), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+inline kernels::SlotOfRow slot_of_row(const at::Tensor& indices) {
+  if (!indices.defined()) return {};
+  return {data(indices), indices.stride(0), indices.scalar_type() == at::kInt};
 }
 
 }  // namespace mamba

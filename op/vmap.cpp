@@ -110,7 +110,7 @@ BackwardResult selective_scan_bwd(const ScanGradArgs& args) {
 }
 
 std::vector<Tensor> tensors_of(const UpdateArgs& a) {
-  return {a.state, a.x, a.dt, a.A, a.B, a.C, a.D, a.z, a.dt_bias, a.state_batch_indices};
+  return {a.state, a.x, a.dt, a.A, a.B, a.C, value(a.D), value(a.z), value(a.dt_bias), value(a.state_batch_indices)};
 }
 
 Tensor selective_state_update(const UpdateArgs& args) {
@@ -122,20 +122,22 @@ Tensor selective_state_update(const UpdateArgs& args) {
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
   const Tensor state = vmap.in_front(args.state);
   const int64_t slots = state.sym_size(1).guard_int(__FILE__, __LINE__);
-  bool is_foldable = slots_are_adjacent(state) && indices_are_in_range(vmap, args.state_batch_indices, slots);
-  for (const Tensor& x : {args.A, args.D, args.dt_bias}) is_foldable &= !vmap.is_mapped(x);
+  bool is_foldable = slots_are_adjacent(state) && indices_are_in_range(vmap, value(args.state_batch_indices), slots);
+  for (const Tensor& x : {args.A, value(args.D), value(args.dt_bias)}) is_foldable &= !vmap.is_mapped(x);
   if (is_foldable) {
-    UpdateArgs folded = args;
-    folded.state = state.flatten(0, 1);
-    for (Tensor* x : {&folded.x, &folded.dt, &folded.B, &folded.C, &folded.z}) *x = vmap.fold(*x, 0);
-    folded.state_batch_indices = fold_indices(vmap, args.state_batch_indices, slots);
-    return vmap.unfold(call_selective_state_update(folded), 0);
+    const auto fold = [&](const Tensor& x) { return vmap.fold(x, 0); };
+    const Tensor indices = fold_indices(vmap, value(args.state_batch_indices), slots);
+    return vmap.unfold(call_selective_state_update({state.flatten(0, 1), fold(args.x), fold(args.dt), args.A,
+                                                    fold(args.B), fold(args.C), args.D, optional(fold(value(args.z))),
+                                                    args.dt_bias, args.dt_softplus, optional(indices)}),
+                       0);
   }
   return one_by_one(vmap, [&](int64_t i) {
-    auto at = [&](const Tensor& x) { return vmap.select(x, i); };
-    return as_vector(call_selective_state_update({at(args.state), at(args.x), at(args.dt), at(args.A), at(args.B),
-                                                  at(args.C), at(args.D), at(args.z), at(args.dt_bias),
-                                                  args.dt_softplus, at(args.state_batch_indices)}));
+    const auto at = [&](const Tensor& x) { return vmap.select(x, i); };
+    const auto optional_at = [&](const OptTensor& x) { return optional(at(value(x))); };
+    return as_vector(call_selective_state_update(
+        {at(args.state), at(args.x), at(args.dt), at(args.A), at(args.B), at(args.C), optional_at(args.D),
+         optional_at(args.z), optional_at(args.dt_bias), args.dt_softplus, optional_at(args.state_batch_indices)}));
   })[0];
 }
 

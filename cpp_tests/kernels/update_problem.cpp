@@ -117,7 +117,7 @@ kernels::UpdateParams UpdateProblem::params(const Place& place) const {
   p.dstate = c.dstate;
   p.slots = c.slots;
   p.state = {data(state, place), state.strides[0], state.strides[1], state.strides[2], state.strides[3]};
-  p.slot_of_row = static_cast<const int64_t*>(place(slot_of_row_));
+  p.slot_of_row = {place(slot_of_row_), 1, false};
   p.x = per_row(x, place);
   p.dt = per_row(dt, place);
   p.z = per_row(z, place);

@@ -143,7 +143,7 @@ void update(const UpdateParams& params, Range range) {
   for (int64_t i = range.begin; i < range.end; ++i) {
     UpdatePiece piece;
     piece.row = i / pieces.count;
-    piece.slot = p.slot_of_row ? p.slot_of_row[piece.row] : piece.row;
+    piece.slot = slot_of(p.slot_of_row, piece.row);
     if (piece.slot >= p.slots) piece.slot = -1;
     piece.of_one_head = p.head_dim > 1;
     piece.head = i % pieces.count / pieces.blocks * (piece.of_one_head ? 1 : pieces.run);

@@ -143,7 +143,7 @@ MAMBA_HD void conv_backward(const ConvGradParams& g, int64_t index, int64_t chan
 template <class T>
 MAMBA_HD void conv_update(const ConvUpdateParams& p, int64_t row, int64_t channel) {
   using Real = Wide<T>;
-  const int64_t slot = p.slot_of_row ? p.slot_of_row[row] : row;
+  const int64_t slot = slot_of(p.slot_of_row, row);
   if (slot < 0 || slot >= p.slots) return store<T>(p.out, row, channel, 0, Real(0));
   const Real* weight = static_cast<const Real*>(p.weight) + channel * p.width;
   const Real x = load<T>(p.x, row, channel, 0);

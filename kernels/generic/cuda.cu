@@ -134,10 +134,6 @@ Error backward(const ScanGradParams& params, void* workspace, CUstream_st* strea
   return error;
 }
 
-}  // namespace generic::cuda
-
-namespace cuda {
-
 Error update(const UpdateParams& params, CUstream_st* stream) {
   return generic::select(params.activation_type, [&](auto activation) {
     return generic::select(params.state_type, [&](auto stored) {
@@ -147,6 +143,10 @@ Error update(const UpdateParams& params, CUstream_st* stream) {
     });
   });
 }
+
+}  // namespace generic::cuda
+
+namespace cuda {
 
 Error ordered_sum(const void* partial, int64_t partials, int64_t count, bool is_double, void* total,
                   CUstream_st* stream) {

@@ -10,5 +10,6 @@ using kernels::cuda::Error;
 Error forward(const ScanParams& params, CUstream_st* stream);
 int64_t backward_workspace(const ScanGradParams& params);
 Error backward(const ScanGradParams& params, void* workspace, CUstream_st* stream);
+Error update(const UpdateParams& params, CUstream_st* stream);
 
 }  // namespace mamba::kernels::generic::cuda

@@ -1,7 +1,7 @@
 // One decoding step of one channel of one row: the recurrence of scan.h at length 1, in place.
 #pragma once
 
-#include "mamba/kernels/params.h"
+#include "mamba/kernels/config.h"
 #include "mamba/kernels/step.h"
 
 namespace mamba::kernels::generic {
@@ -26,7 +26,7 @@ MAMBA_HD inline Real load(const UpdateParams::PerChannel& x, int64_t head, int64
 template <class T, class Stored>
 MAMBA_HD void update(const UpdateParams& p, int64_t row, int64_t head, int64_t dim) {
   using Real = Wide<T>;
-  const int64_t slot = p.slot_of_row ? p.slot_of_row[row] : row;
+  const int64_t slot = slot_of(p.slot_of_row, row);
   T& out = *at<T>(p.out, row, head, dim);
   if (slot < 0 || slot >= p.slots) {
     narrow(Real(0), out);

@@ -84,7 +84,6 @@ ConvUpdatePlan::ConvUpdatePlan(const ConvUpdateArgs& args, const Tensor& out) : 
   const at::ScalarType wide = wide_type(args.x);
   args_.weight = dense(args.weight, wide);
   args_.bias = dense(args.bias, wide);
-  args_.state_batch_indices = dense(args.state_batch_indices, at::kLong);
 
   kernels::ConvUpdateParams& p = params_;
   p.activation_type = kernel_type(args.x.scalar_type());
@@ -93,7 +92,7 @@ ConvUpdatePlan::ConvUpdatePlan(const ConvUpdateArgs& args, const Tensor& out) : 
   p.dim = args.x.size(1);
   p.width = args.weight.size(1);
   p.slots = args.conv_state.size(0);
-  p.slot_of_row = static_cast<const int64_t*>(data(args_.state_batch_indices));
+  p.slot_of_row = mamba::slot_of_row(args_.state_batch_indices);
   p.weight = data(args_.weight);
   p.bias = data(args_.bias);
   p.state = activation(args.conv_state);

@@ -27,6 +27,13 @@ constexpr MAMBA_HD int64_t first_slot(int64_t sequence, int64_t start) {
   return start / kCheckpointSpacing + sequence;
 }
 
+/// Negative: padding.
+MAMBA_HD inline int64_t slot_of(const SlotOfRow& slots, int64_t row) {
+  if (!slots.data) return row;
+  const int64_t at = row * slots.stride;
+  return slots.is_int32 ? static_cast<const int32_t*>(slots.data)[at] : static_cast<const int64_t*>(slots.data)[at];
+}
+
 /// How the backward's channels are cut into blocks, each swept by one worker, such that no block straddles a group of
 /// B or C: sums over the channels of a group are then sums over whole blocks, in order.
 struct ChannelBlocks {

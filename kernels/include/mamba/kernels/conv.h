@@ -37,11 +37,11 @@ struct ConvUpdateParams {
   ScalarType activation_type = ScalarType::kFloat32;
   bool silu = false;
   int64_t rows = 0, dim = 0, width = 1, slots = 0;
-  const int64_t* slot_of_row = nullptr;  // null: row i has slot i
-  const void* weight = nullptr;          // (dim, width), wide, contiguous
-  const void* bias = nullptr;            // (dim), wide, contiguous
-  Activation state;                      // (slots, dim, width - 1), activation type
-  Activation x, out;                     // (rows, dim), no length
+  SlotOfRow slot_of_row;
+  const void* weight = nullptr;  // (dim, width), wide, contiguous
+  const void* bias = nullptr;    // (dim), wide, contiguous
+  Activation state;              // (slots, dim, width - 1), activation type
+  Activation x, out;             // (rows, dim), no length
 };
 
 namespace cpu {

@@ -73,6 +73,13 @@ struct ScanGradParams {
   void* dinitial_state = nullptr;  // (sequences, dim, dstate), state type; always given: it carries the adjoint
 };
 
+/// The slot of each row of a step. Without data row i has slot i.
+struct SlotOfRow {
+  const void* data = nullptr;  // int64, or int32
+  int64_t stride = 1;
+  bool is_int32 = false;
+};
+
 /// One decoding step: B rows, channels (heads, head_dim) with heads == dim and head_dim == 1 in the headless form.
 struct UpdateParams {
   ScalarType activation_type = ScalarType::kFloat32, state_type = ScalarType::kFloat32;
@@ -83,7 +90,7 @@ struct UpdateParams {
     void* data = nullptr;
     int64_t slot_stride = 0, head_stride = 0, dim_stride = 0, state_stride = 0;
   } state;
-  const int64_t* slot_of_row = nullptr;  // null: row i has slot i
+  SlotOfRow slot_of_row;
 
   struct PerRow {
     void* data = nullptr;
