@@ -63,6 +63,9 @@ def _add_plot(parser: argparse.ArgumentParser) -> None:
     parser.description = "Time against length, speed-up and share of the limit, readable in black and white."
     add("files", nargs="+", metavar="FILE", help="JSON files of bench")
     add("--out", metavar="PREFIX", help="write PREFIX-time.png and so on; the first FILE without .json unless given")
+    add("--pictures", nargs="+", choices=["time", "speedup", "share"], default=["time", "speedup", "share"])
+    add("--directions", nargs="+", choices=["forward", "backward", "decode"], help="only these")
+    add("--sizes", nargs="+", metavar="BxDxL", help="only these; a decoding step is BxD")
     add("--formats", nargs="+", choices=["png", "svg"], default=["png", "svg"])
     parser.set_defaults(run=_run_plot)
 

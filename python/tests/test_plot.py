@@ -102,6 +102,15 @@ def test_panels_of_several_machines():
     assert by_size(reports)[2].keys() == ["1x8"]  # a decoding step has no length
 
 
+def test_a_choice_of_pictures_directions_and_sizes(file, figures, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "speedup", lambda reports: drawn.extend(reports[0].results))
+    choice = ["--pictures", "speedup", "share", "--directions", "forward", "--sizes", "1x8x128"]
+    assert main(["plot", str(file), "--formats", "png", *choice]) == 0
+    assert [path.name for path in file.parent.glob("*.png")] == ["run-share.png"]
+    assert {(row["direction"], row["length"]) for row in drawn} == {("forward", 128)}
+
+
 def test_the_same_figures_give_the_same_svg(file):
     def pictures(prefix):
         assert main(["plot", str(file), "--formats", "svg", "--out", str(file.with_name(prefix))]) == 0

@@ -6,19 +6,21 @@ from typing import Callable, Dict
 
 from .._errors import CommandError
 from ..bench.report import read_report
+from .panels import select
 
 NEEDS = "plot needs matplotlib: install it by `pip install matplotlib`, or the package with its extra: mamba-ops[bench]"
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the pictures and say where; a picture that the figures are not enough for is left out, and said so."""
-    reports = [read_report(path) for path in options.files]
+    reports = [select(read_report(path), options.sizes, options.directions) for path in options.files]
     prefix = options.out or str(Path(options.files[0]).with_suffix(""))
     if not Path(prefix).parent.is_dir():
         raise CommandError(f"the folder {Path(prefix).parent} of --out is not there: make it first")
     written = []
-    for name, draw in _pictures().items():
-        figure = draw(reports)
+    pictures = _pictures()
+    for name in options.pictures:
+        figure = pictures[name](reports)
         if figure is None:
             print(f"no {name} picture: no measurements for it in {', '.join(options.files)}")
             continue
@@ -28,7 +30,9 @@ def run(options: argparse.Namespace) -> int:
             figure.savefig(path, dpi=150, metadata=metadata)
             written.append(path)
     if not written:
-        raise CommandError("nothing to draw: the files hold no measurements; run bench for longer or with more sizes")
+        raise CommandError(
+            "nothing to draw: the files hold no such measurements; run bench with more sizes, or plot fewer options"
+        )
     print("written:", *written)
     return 0
 

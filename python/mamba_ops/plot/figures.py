@@ -11,19 +11,21 @@ from matplotlib.ticker import FuncFormatter
 from ..bench.report import Report, Row
 from .panels import Panel, by_length, by_size
 
-# Colours after Okabe and Ito, told apart by readers with any colour vision.
+# Colours after Okabe and Ito, told apart by readers with any colour vision. Hatches of lines: dots make an SVG large.
 _STYLES: Dict[str, Dict[str, str]] = {
     "mamba_ops": dict(color="#000000", marker="o", linestyle="-", hatch=""),
     "loop": dict(color="#D55E00", marker="s", linestyle=(0, (5, 2)), hatch="///"),
     "transformers": dict(color="#CC79A7", marker="^", linestyle=(0, (3, 1, 1, 1)), hatch="\\\\\\"),
-    "associative_scan": dict(color="#009E73", marker="D", linestyle=(0, (1, 1)), hatch="..."),
+    "associative_scan": dict(color="#009E73", marker="D", linestyle=(0, (1, 1)), hatch="+++"),
     "mamba_ssm": dict(color="#0072B2", marker="v", linestyle=(0, (7, 1, 1, 1)), hatch="xxx"),
     "study_naive": dict(color="#E69F00", marker="<", linestyle=(0, (2, 2)), hatch="---"),
     "study_warp": dict(color="#56B4E9", marker=">", linestyle=(0, (4, 1, 2, 1)), hatch="|||"),
-    "study_shared": dict(color="#F0E442", marker="P", linestyle=(0, (6, 3)), hatch="ooo"),
+    "study_shared": dict(color="#7A5C00", marker="P", linestyle=(0, (6, 3)), hatch="-/"),
 }
-_OTHER = dict(color="#999999", marker="x", linestyle=":", hatch="**")
-_PANELS_IN_A_ROW = 2
+_OTHER = dict(color="#999999", marker="x", linestyle=":", hatch="|/")
+# Inches.
+_NARROW, _HEIGHT = 5.2, 3.4
+_BARS_IN_A_PANEL = 24
 _PLAIN = dict(facecolor="white", edgecolor="none", pad=0.5)
 
 # The backend that needs no display; SVG with ids that do not change from run to run, and with text as text.
@@ -34,31 +36,32 @@ matplotlib.rcParams.update({"font.size": 9, "axes.grid": True, "grid.alpha": 0.3
 
 def time(reports: Sequence[Report]) -> Optional[Figure]:
     """Time against length, both logarithmic, with the floor."""
-    panels = by_length(reports)
-    return _figure(panels, _draw_time, 3.4) if panels else None
+    return _figure(by_length(reports), _draw_time, _NARROW)
 
 
 def speedup(reports: Sequence[Report]) -> Optional[Figure]:
     """How many times as long as ours the others take."""
-    panels = []
-    for panel in by_size(reports):
-        others = {name: points for name, points in panel.lines.items() if name != "mamba_ops"}
-        others = {name: _where(points, lambda row: row["times_ours"] is not None) for name, points in others.items()}
-        panels.append(Panel(panel.title, {name: points for name, points in others.items() if points}))
-    panels = [panel for panel in panels if panel.lines]
-    return _figure(panels, _draw_speedup, 3.4) if panels else None
+    panels = [panel.without("mamba_ops") for panel in by_size(reports, lambda row: row["times_ours"] is not None)]
+    return _bar_figure([panel for panel in panels if panel.lines], _draw_speedup)
 
 
 def share(reports: Sequence[Report]) -> Optional[Figure]:
     """The floor over the time."""
-    panels = by_size(reports)
-    return _figure(panels, _draw_share, 3.4) if panels else None
+    return _bar_figure(by_size(reports), _draw_share)
 
 
-def _figure(panels: List[Panel], draw: Callable[[Axes, Panel], None], height: float) -> Figure:
-    columns = min(_PANELS_IN_A_ROW, len(panels))
+def _bar_figure(panels: List[Panel], draw: Callable[[Axes, Panel], None]) -> Optional[Figure]:
+    """Panels of many bars are as wide as two others, or the numbers on the bars would run into each other."""
+    most = max((len(panel.lines) * len(panel.keys()) for panel in panels), default=0)
+    return _figure(panels, draw, _NARROW if most <= _BARS_IN_A_PANEL else 2 * _NARROW)
+
+
+def _figure(panels: List[Panel], draw: Callable[[Axes, Panel], None], width: float) -> Optional[Figure]:
+    if not panels:
+        return None
+    columns = min(len(panels), 1 if width > _NARROW else 2)
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(5.2 * columns, height * rows + 0.6), layout="constrained")
+    figure = Figure(figsize=(width * columns, _HEIGHT * rows + 0.6), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for ax, panel in zip(axes, panels):
         draw(ax, panel)
@@ -103,19 +106,17 @@ def _draw_time(ax: Axes, panel: Panel) -> None:
 
 
 def _draw_speedup(ax: Axes, panel: Panel) -> None:
-    _draw_bars(
-        ax, panel, lambda row: row["times_ours"], 1, lambda value: f"{value:.3g}x" if value < 1000 else f"{value:.0f}x"
-    )
     ax.axhline(1, color="#555555", linestyle="--", linewidth=1, label="mamba_ops")
+    _draw_bars(ax, panel, lambda row: row["times_ours"], 1, lambda x: f"{x:.3g}x" if x < 1000 else f"{x:.0f}x")
     ax.set_ylabel("time / time of mamba_ops")
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
 
 
 def _draw_share(ax: Axes, panel: Panel) -> None:
     least = min(100 * row["share_of_floor"] for points in panel.lines.values() for row in points.values())
-    base = 10 ** math.floor(math.log10(least))
-    _draw_bars(ax, panel, lambda row: 100 * row["share_of_floor"], base, lambda value: f"{value:.2g}%")
     ax.axhline(100, color="#555555", linestyle="--", linewidth=1, label="floor")
+    base = 10 ** math.floor(math.log10(least))
+    _draw_bars(ax, panel, lambda row: 100 * row["share_of_floor"], base, lambda x: f"{x:.2g}%")
     ax.set_ylabel("floor / time")
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}%"))
 
@@ -137,7 +138,9 @@ def _draw_bars(
         bars = ax.bar(places, heights, width, base, label=rows[0]["label"], hatch=style["hatch"], **colors)
         ax.bar_label(bars, [text(x) for x in values], padding=2, fontsize=7, rotation=90, bbox=_PLAIN)
     low, high = ax.get_ylim()
-    ax.set_ylim(low, high * (high / low) ** 0.25)  # room for the numbers
+    is_below = any(value(row) < base for points in panel.lines.values() for row in points.values())
+    room = (high / low) ** 0.25  # for the numbers, above the bars and below those that hang down
+    ax.set_ylim(low / room if is_below else base, high * room)
     ax.set_xticks(range(len(sizes)), sizes, rotation=30, ha="right", fontsize=8)
     ax.minorticks_off()
     ax.grid(axis="x", visible=False)
@@ -145,7 +148,3 @@ def _draw_bars(
 
 def _style(name: str) -> Dict[str, Any]:
     return _STYLES.get(name, _OTHER)
-
-
-def _where(points: Dict[Any, Row], condition: Callable[[Row], bool]) -> Dict[Any, Row]:
-    return {key: row for key, row in points.items() if condition(row)}

@@ -1,7 +1,7 @@
 """From the rows of reports to what one panel shows. Knows nothing of drawing."""
 
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..bench.report import Report, Row
 
@@ -18,6 +18,9 @@ class Panel:
     def add(self, row: Row, key: Any) -> None:
         self.lines.setdefault(row["implementation"], {})[key] = row
 
+    def without(self, name: str) -> "Panel":
+        return Panel(self.title, {key: points for key, points in self.lines.items() if key != name})
+
     def keys(self) -> List[Any]:
         """Of all lines, in the order of the runs."""
         return list(dict.fromkeys(key for points in self.lines.values() for key in points))
@@ -33,12 +36,19 @@ def by_length(reports: Sequence[Report]) -> List[Panel]:
     return [panel for panel in found if len(panel.keys()) > 1]
 
 
-def by_size(reports: Sequence[Report]) -> List[Panel]:
-    """A panel for each kind of problem, over batch x dim x length."""
-    return _panels(reports, _kind, size)
+def by_size(reports: Sequence[Report], condition: Callable[[Row], bool] = lambda row: True) -> List[Panel]:
+    """A panel for each kind of problem, over batch x dim x length; of the rows that meet the condition."""
+    return _panels([replace(x, results=list(filter(condition, x.results))) for x in reports], _kind, size)
+
+
+def select(report: Report, sizes: Optional[Sequence[str]], directions: Optional[Sequence[str]]) -> Report:
+    """Only the rows of those sizes and directions; all where None is given."""
+    rows = [row for row in report.results if sizes is None or size(row) in sizes]
+    return replace(report, results=[row for row in rows if directions is None or row["direction"] in directions])
 
 
 def size(row: Row) -> str:
+    """batch x dim x length; a decoding step has no length."""
     length = "" if row["direction"] == "decode" else f"x{row['length']}"
     return f"{row['batch']}x{row['dim']}{length}"
 
@@ -61,5 +71,6 @@ def _kind(row: Row) -> str:
 def _machine(report: Report) -> str:
     if report.options.get("device") == "cuda":
         return report.machine["device"]
-    threads = report.machine.get("threads")
-    return f"{report.machine['device']}, {threads} thread{'s' if threads != 1 else ''}"
+    model, threads = report.machine.get("cpu_model"), report.machine.get("threads")
+    name = report.machine["device"] + (f" ({model})" if model else "")
+    return f"{name}, {threads} thread{'s' if threads != 1 else ''}"
