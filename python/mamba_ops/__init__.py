@@ -5,7 +5,7 @@ Importing the package loads the library, which registers `torch.ops.mamba.*`.
 
 from . import _flops, _library
 
-_library.load()
+_library.load_or_end_command()
 _flops.register()
 
 from . import compat, nn, onnx, reference  # noqa: E402  they use the operators

@@ -50,7 +50,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         "study_shared")  # fmt: skip
     add("--threads", type=_positive(int), default=torch.get_num_threads(), help="CPU threads")
     add("--seconds", type=_positive(float), help="how long to repeat each call (0.5; quick: 0.2)")
-    add("--time-limit", type=_positive(float), help="skip a call expected to take more seconds (20; quick: 2)")
+    add("--time-limit", type=_positive(float), help="skip a call expected to take more seconds (5; quick: 2)")
     add("--quick", action="store_true", help="few sizes and repeats: less than a minute")
     add("--out", metavar="PREFIX", help="write PREFIX.json and PREFIX.csv")
     add("--note", default="", help="a remark to write down, as a commit")
@@ -87,7 +87,7 @@ def _run_bench(options: argparse.Namespace) -> int:
     options.directions = options.directions or ["forward", "backward", "decode"]
     options.sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
     options.seconds = options.seconds or (0.2 if options.quick else 0.5)
-    options.time_limit = options.time_limit or (2.0 if options.quick else 20.0)
+    options.time_limit = options.time_limit or (2.0 if options.quick else 5.0)
     return run(options)
 
 

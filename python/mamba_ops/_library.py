@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -29,6 +30,18 @@ def build_info() -> Dict[str, Any]:
     if not path.is_file():
         return {}
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def load_or_end_command() -> None:
+    """`load`, but `python -m mamba_ops` ends with the message alone and exit code 2: Python imports the package, and so
+    the library, before __main__ could do that. Until then sys.argv[0] is "-m"."""
+    try:
+        load()
+    except ImportError as error:
+        if sys.argv[0] != "-m" or "mamba_ops" not in sys.orig_argv:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
 
 
 def load() -> None:

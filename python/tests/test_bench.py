@@ -113,6 +113,13 @@ def test_the_exponentials_can_be_the_floor_of_a_gpu():
     assert command.floor_of(Problem("decode", 8, 2048, 1, 16), Memory(), gpu)[0] == "memory"
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_cuda(bench):
+    _, _, report = bench("--device", "cuda", "--peers", "loop")
+    assert report.machine["device"] == torch.cuda.get_device_name() and report.machine["clock_hz"] > 1e8
+    assert len(report.results) == 2 * 2 * 2 + 2 * 2 and all(row["samples"] >= 2 for row in report.results)
+
+
 def test_quick_is_quick_by_its_options(monkeypatch):
     seen = []
     monkeypatch.setattr(command, "run", lambda options: seen.append(options) or 0)

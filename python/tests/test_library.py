@@ -65,6 +65,16 @@ def test_a_build_for_another_torch(package, run_python):
     assert "install torch 2.4" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["info", "bench"])
+def test_the_command_line_of_a_build_for_another_torch(package, run_python, command):
+    info = package / "build_info.json"
+    info.write_text(json.dumps({**json.loads(info.read_text()), "torch": "2.4.1"}))
+    result = run_python("-m", "mamba_ops", command, path=package.parent)
+    assert result.returncode == 2 and result.stdout == ""
+    assert result.stderr.startswith("error: mamba_ops: ") and "Traceback" not in result.stderr
+    assert "was built for torch 2.4.1" in result.stderr and "install torch 2.4" in result.stderr
+
+
 def broken_library(path):
     """A library with an undefined symbol, as one that was built against another torch has."""
     source = path.with_suffix(".c")

@@ -57,7 +57,7 @@ class Report:
             lines += [_heading(problem, rows), *_lines(rows), ""]
         lines += [f"not here: {name}: {reason}" for name, reason in self.missing.items()]
         if not self.is_complete:
-            lines.append("interrupted: what follows was not measured")
+            lines.append("interrupted: the rest was not measured")
         return "\n".join(lines).rstrip()
 
     def problems(self) -> Dict[Tuple[Any, ...], List[Row]]:
