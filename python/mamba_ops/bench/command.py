@@ -38,9 +38,10 @@ def run(options: argparse.Namespace) -> int:
         _measure_all(report, todo, found, options)
     except KeyboardInterrupt:
         report.is_complete = False
+    written = report.write(options.out) if options.out else []
     print(f"{facts['device']}, CPU threads: {options.threads}, torch {facts['torch running']}\n\n{report.table()}")
-    if options.out:
-        print("written:", *report.write(options.out))
+    if written:
+        print("written:", *written)
     return 0 if report.is_complete else 130
 
 
