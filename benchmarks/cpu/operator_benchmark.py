@@ -4,13 +4,14 @@ python benchmarks/cpu/operator_benchmark.py LIBRARY [--peers]    with mamba_ops 
 
 LIBRARY is libscalar_loops.so of the build folder's benchmarks/. Peers: a scalar C++ loop, the Python loop of
 mamba_ops.reference, and the scan in tensor operators of transformers, where that is installed and has it as a function.
-Times are medians of blocked_autorange, in seconds, on one thread unless the name says otherwise.
+Times are in seconds, on one thread unless the name says otherwise; medians over rounds.
 """
 
 import argparse
 import ctypes
 import importlib
 import json
+import statistics
 import sys
 
 import mamba_ops
@@ -72,15 +73,30 @@ def transformers_function(name):
 
 
 class Clock:
+    """Times functions in turn, round after round, so that a slow spell of the machine meets all of them."""
+
+    ROUNDS = 7
+
     def __init__(self, least):
-        self.least = least
+        self.least = least  # seconds for each function, all rounds together
 
-    def __call__(self, function, threads=1):
-        timer = Timer("f()", globals={"f": function}, num_threads=threads)
-        return timer.blocked_autorange(min_run_time=self.least).median
+    def __call__(self, functions):
+        timers = {name: Timer("f()", globals={"f": f}, num_threads=threads_of(name)) for name, f in functions.items()}
+        first = {name: timer.timeit(1).median for name, timer in timers.items()}
+        rounds = {name: [] for name in timers}
+        for i in range(self.ROUNDS):
+            for name, timer in timers.items():
+                if i == 0 or first[name] < self.least:
+                    count = max(1, round(self.least / self.ROUNDS / first[name]))
+                    rounds[name].append(timer.timeit(count).median)
+        return {"seconds": {name: statistics.median(x) for name, x in rounds.items()}, "rounds": rounds}
 
 
-def time_backward(seconds, inputs):
+def threads_of(name):
+    return 2 if name.endswith("2 threads") else 1
+
+
+def backward_functions(inputs):
     leaves = {name: x.requires_grad_() if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
     wanted = [x for x in leaves.values() if isinstance(x, torch.Tensor)]
     out = torch.ops.mamba.selective_scan(**leaves)
@@ -90,50 +106,51 @@ def time_backward(seconds, inputs):
         return torch.autograd.grad(out, wanted, weight, retain_graph=True)
 
     return {
-        "forward for training": seconds(lambda: torch.ops.mamba.selective_scan(**leaves)),
-        "backward": seconds(backward),
-        "backward, 2 threads": seconds(backward, 2),
+        "forward for training": lambda: torch.ops.mamba.selective_scan(**leaves),
+        "backward": backward,
+        "backward, 2 threads": backward,
     }
 
 
-def time_scan(seconds, scalar, size, with_peers):
+def scan_functions(scalar, size, with_peers):
     batch, dim, length, dstate = size
     scan, inputs = torch.ops.mamba.selective_scan, scan_inputs(*size)
     halves, rows = scan_inputs(*size, dtype=torch.bfloat16), channel_last(inputs)
-    times = {
-        "forward": seconds(lambda: scan(**inputs)),
-        "forward, 2 threads": seconds(lambda: scan(**inputs), 2),
-        "forward, bfloat16": seconds(lambda: scan(**halves)),
-        "forward, channel-last": seconds(lambda: scan(**rows)),
-        **time_backward(seconds, scan_inputs(*size)),
+    functions = {
+        "forward": lambda: scan(**inputs),
+        "forward, 2 threads": lambda: scan(**inputs),
+        "forward, bfloat16": lambda: scan(**halves),
+        "forward, channel-last": lambda: scan(**rows),
+        **backward_functions(scan_inputs(*size)),
     }
     if batch == 1:
         memory = dict(out=torch.empty_like(inputs["u"]), state=torch.empty(dim, dstate))
         loop = Scalar(scalar.scalar_forward, FORWARD, dict(inputs, dim=dim, length=length, dstate=dstate, **memory))
-        times["scalar C++ loop"] = seconds(loop)
+        loop()
         torch.testing.assert_close(scan(**inputs), memory["out"], rtol=1e-3, atol=1e-3)
+        functions["scalar C++ loop"] = loop
     if with_peers:
-        times["Python loop"] = seconds(lambda: mamba_ops.reference.selective_scan_ref(**inputs))
+        functions["Python loop"] = lambda: mamba_ops.reference.selective_scan_ref(**inputs)
         if theirs := transformers_function("mamba_selective_scan"):
             renamed = dict(inputs, hidden_states=inputs["u"], dt=inputs["delta"])
             del renamed["u"], renamed["delta"]
             torch.testing.assert_close(scan(**inputs), theirs(**renamed), rtol=1e-3, atol=1e-3)
-            times["transformers"] = seconds(lambda: theirs(**renamed))
-    return {"size": size, "seconds": times}
+            functions["transformers"] = lambda: theirs(**renamed)
+    return functions
 
 
-def time_step(seconds, scalar, size):
+def step_functions(scalar, size):
     rows, dim, dstate = size
     update, inputs = torch.ops.mamba.selective_state_update, step_inputs(*size)
-    times = {"step": seconds(lambda: update(**inputs, dt_softplus=True))}
+    functions = {"step": lambda: update(**inputs, dt_softplus=True)}
     if rows == 1:
-        memory = dict(inputs, state=inputs["state"].clone(), out=torch.empty(1, dim))
-        times["scalar C++ loop"] = seconds(Scalar(scalar.scalar_update, UPDATE, dict(memory, dim=dim, dstate=dstate)))
+        memory = dict(inputs, state=inputs["state"].clone(), out=torch.empty(1, dim), dim=dim, dstate=dstate)
+        functions["scalar C++ loop"] = Scalar(scalar.scalar_update, UPDATE, memory)
     if theirs := transformers_function("mamba_selective_state_update"):
-        renamed = dict(inputs, hidden_states=inputs["x"], dt_softplus=True)
+        renamed = dict(inputs, state=inputs["state"].clone(), hidden_states=inputs["x"], dt_softplus=True)
         del renamed["x"]
-        times["transformers"] = seconds(lambda: theirs(**renamed))
-    return {"size": size, "seconds": times}
+        functions["transformers"] = lambda: theirs(**renamed)
+    return functions
 
 
 def main():
@@ -142,9 +159,9 @@ def main():
     parser.add_argument("--least", type=float, default=0.5, help="seconds for which each thing is timed")
     parser.add_argument("--peers", action="store_true", help="also the peers that have no ISA level and take long")
     arguments = parser.parse_args()
-    scalar, seconds = ctypes.CDLL(arguments.library), Clock(arguments.least)
-    scans = [time_scan(seconds, scalar, size, arguments.peers) for size in SIZES]
-    steps = [time_step(seconds, scalar, size) for size in STEPS]
+    scalar, clock = ctypes.CDLL(arguments.library), Clock(arguments.least)
+    scans = [{"size": x, **clock(scan_functions(scalar, x, arguments.peers))} for x in SIZES]
+    steps = [{"size": x, **clock(step_functions(scalar, x))} for x in STEPS]
     json.dump({"scans": scans, "steps": steps}, sys.stdout)
 
 

@@ -1,6 +1,7 @@
 // Problems in raw memory for the kernels, and the same numbers for the scalar loops beside them.
 #pragma once
 
+#include <new>
 #include <random>
 #include <type_traits>
 #include <utility>
@@ -16,15 +17,37 @@ using kernels::Range;
 using kernels::ScalarType;
 namespace cpu = kernels::cpu;
 
+/// Memory aligned as torch aligns its own.
+template <class T>
+struct Aligned {
+  using value_type = T;
+  static constexpr std::align_val_t kAlignment{64};
+  Aligned() = default;
+  template <class Other>
+  Aligned(const Aligned<Other>&) {}
+  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), kAlignment)); }
+  void deallocate(T* x, size_t) { ::operator delete(x, kAlignment); }
+  template <class Other>
+  bool operator==(const Aligned<Other>&) const {
+    return true;
+  }
+  template <class Other>
+  bool operator!=(const Aligned<Other>&) const {
+    return false;
+  }
+};
+template <class T>
+using Buffer = std::vector<T, Aligned<T>>;
+
 struct Sizes {
   int64_t batch, dim, length, dstate;
 };
 
 class Random {
  public:
-  std::vector<float> normal(int64_t count, float mean = 0, float deviation = 1) {
+  Buffer<float> normal(int64_t count, float mean = 0, float deviation = 1) {
     std::normal_distribution<float> draw(mean, deviation);
-    std::vector<float> x(static_cast<size_t>(count));
+    Buffer<float> x(static_cast<size_t>(count));
     for (float& v : x) v = draw(engine_);
     return x;
   }
@@ -36,7 +59,7 @@ class Random {
 /// What a trained Mamba feeds the scan: steps around 0.02, A = -1 ... -dstate. D, z, delta_bias, softplus.
 struct Inputs {
   Sizes s;
-  std::vector<float> u, delta, z, A, B, C, D, bias;
+  Buffer<float> u, delta, z, A, B, C, D, bias;
 
   explicit Inputs(Sizes sizes) : s(sizes) {
     Random random;
@@ -56,10 +79,10 @@ struct Inputs {
 /// Activations in a type and a layout of their own.
 template <class T>
 struct Stored {
-  std::vector<T> values;
+  Buffer<T> values;
   Activation view;
 
-  Stored(Sizes s, const std::vector<float>& x, bool channel_last) : values(x.size()) {
+  Stored(Sizes s, const Buffer<float>& x, bool channel_last) : values(x.size()) {
     view = {values.data(), s.dim * s.length, channel_last ? 1 : s.length, channel_last ? s.dim : 1};
     for (int64_t b = 0, i = 0; b < s.batch; ++b) {
       for (int64_t d = 0; d < s.dim; ++d) {
@@ -87,7 +110,7 @@ class Scan {
         u(s, in.u, channel_last),
         delta(s, in.delta, channel_last),
         z(s, in.z, channel_last),
-        out(s, std::vector<float>(in.u.size()), channel_last),
+        out(s, Buffer<float>(in.u.size()), channel_last),
         dout(s, Random().normal(static_cast<int64_t>(in.u.size())), channel_last),
         du(out),
         ddelta(out),
@@ -171,8 +194,8 @@ class Scan {
   const Sizes s;
   const Inputs in;
   Stored<T> u, delta, z, out, dout, du, ddelta, dz;
-  std::vector<T> B, C;
-  std::vector<float> states, checkpoints, dA, dB, dC, dD, dbias, dinitial;
+  Buffer<T> B, C;
+  Buffer<float> states, checkpoints, dA, dB, dC, dD, dbias, dinitial;
   kernels::ScanParams p;
   kernels::ScanGradParams g;
 };
@@ -239,8 +262,8 @@ class Update {
 
  private:
   const int64_t rows, dim, dstate;
-  std::vector<float> x, dt, z, A, B, C, D, bias, state, out;
-  std::vector<T> stored_x, stored_dt, stored_z, stored_B, stored_C, stored_out;
+  Buffer<float> x, dt, z, A, B, C, D, bias, state, out;
+  Buffer<T> stored_x, stored_dt, stored_z, stored_B, stored_C, stored_out;
   kernels::UpdateParams p;
 };
 

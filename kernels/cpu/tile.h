@@ -48,6 +48,7 @@ template <class T>
 MAMBA_INLINE void prefetch_line(const T* first, int64_t count) {
   constexpr int64_t kLine = 64 / sizeof(T);
   for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(first + i);
+  __builtin_prefetch(first + count - 1);  // where the last line begins depends on the alignment
 }
 
 /// Asks for some channels of x over a range of time.
