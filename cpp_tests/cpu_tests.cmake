@@ -1,7 +1,7 @@
 # The vectorised CPU kernels: every test of the kernels at every ISA level. A level that this CPU lacks falls back to the
 # highest it has.
 foreach(level IN ITEMS baseline v3 v4)
-  foreach(test IN ITEMS kernel_scan_test kernel_update_test cpu_scan_test)
+  foreach(test IN ITEMS kernel_scan_test kernel_update_test cpu_scan_test cpu_numerics_test)
     if(NOT TARGET ${test})
       mamba_kernel_test(${test} ${test}.cpp)
     endif()
@@ -10,7 +10,7 @@ foreach(level IN ITEMS baseline v3 v4)
   endforeach()
 endforeach()
 
-# Their maths is compiled into the test itself, which needs the CPU it was compiled for.
+# Their maths and conversions are compiled into the tests themselves, which need the CPU they were compiled for.
 set(features "")
 if(EXISTS /proc/cpuinfo)
   file(STRINGS /proc/cpuinfo features REGEX "^flags" LIMIT_COUNT 1)
@@ -20,9 +20,11 @@ foreach(level IN LISTS MAMBA_OPS_CPU_LEVELS)
     message(STATUS "The maths of the CPU level ${level} is not tested: this machine cannot run it.")
     continue()
   endif()
-  mamba_kernel_test(cpu_math_test_${level} cpu_math_test.cpp)
-  target_compile_definitions(cpu_math_test_${level} PRIVATE MAMBA_OPS_CPU_LEVEL=${level})
-  target_compile_options(cpu_math_test_${level} PRIVATE ${MAMBA_OPS_CPU_OPTIONS_${level}})
+  foreach(test IN ITEMS cpu_math_test cpu_convert_test)
+    mamba_kernel_test(${test}_${level} ${test}.cpp)
+    target_compile_definitions(${test}_${level} PRIVATE MAMBA_OPS_CPU_LEVEL=${level})
+    target_compile_options(${test}_${level} PRIVATE ${MAMBA_OPS_CPU_OPTIONS_${level}})
+  endforeach()
 endforeach()
 
 if(NOT MAMBA_OPS_SANITIZE)

@@ -166,13 +166,15 @@ class ScanAdjoint : public testing::TestWithParam<AdjointParam> {};
 
 /// Along random directions of one input after another, the kernel's gradient is the reference's central difference.
 TEST_P(ScanAdjoint, MatchesDifferences) {
-  const auto& [family, c] = GetParam();
+  const CpuKernels& family = std::get<0>(GetParam());
+  const Case& c = std::get<1>(GetParam());
   ScanProblem scan(c, ScalarType::kFloat64, Layout::kContiguous);
   run_forward(scan, /*with_checkpoints=*/true, family);
   run_backward(scan, family);
   const ScanValues gradients = scan.gradients();
   Random random(5);
-  for (const auto& [name, input] : kInputs) {
+  for (const auto& entry : kInputs) {
+    const auto input = entry.second;
     const bool is_real = (input == &ScanValues::B && c.B.is_real) || (input == &ScanValues::C && c.C.is_real);
     const bool may_be_complex = input == &ScanValues::A || input == &ScanValues::B || input == &ScanValues::C ||
                                 input == &ScanValues::initial_state;
@@ -188,8 +190,8 @@ TEST_P(ScanAdjoint, MatchesDifferences) {
       // Of fourth order: its error is far below any mistake worth finding.
       constexpr double kStep = 1e-4;
       const double expected = (8 * (loss(kStep) - loss(-kStep)) - (loss(2 * kStep) - loss(-2 * kStep))) / (12 * kStep);
-      ASSERT_EQ((gradients.*input).size(), direction.size()) << name;
-      EXPECT_NEAR(along(gradients.*input, direction), expected, 1e-9 * (1 + std::abs(expected))) << name;
+      ASSERT_EQ((gradients.*input).size(), direction.size()) << entry.first;
+      EXPECT_NEAR(along(gradients.*input, direction), expected, 1e-9 * (1 + std::abs(expected))) << entry.first;
     }
   }
 }

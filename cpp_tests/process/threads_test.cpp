@@ -45,7 +45,7 @@ TEST(Threads, DoNotChangeTheBits) {
     at::set_num_threads(threads);
     std::vector<Tensor> all;
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      for (const Case& c : {large(), large().packed(300, {0, 40, 40, 299}),
+      for (const Case& c : {large(), large().packed(300, {0, 40, 40, 299}), Case("cut_along_time").size(1, 9, 2100, 6),
                             Case("complex").size(2, 40, 100, 16).transition(Transition::kComplex)}) {
         const ScanCall call = make_call(c, {at::kCPU, dtype});
         const auto [out, last_state] = run(call);

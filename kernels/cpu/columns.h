@@ -90,21 +90,23 @@ void load_strided(const T* from, int64_t stride, int64_t count, Wide<T>* to) {
     store(to + i, Rows<const T>(from + i * stride, stride, count - i).column(0));
 }
 
+/// Columns at + i, at + i + 1, ... kColumns at a time, into columns[i * step], ... as long as i stays below count.
+template <int kColumns, class T, class V>
+MAMBA_INLINE void load_blocks(const Rows<T>& rows, int64_t at, int64_t& i, int64_t count, V* columns, int64_t step) {
+  for (; i + kColumns <= count; i += kColumns) {
+    V block[kColumns];
+    rows.template block<kColumns>(at + i, block);
+    for (int j = 0; j < kColumns; ++j) columns[(i + j) * step] = block[j];
+  }
+}
+
 /// Columns at, at + stride, ... into columns[0], columns[step], ...
 template <class T, class V>
 void load_columns(const Rows<T>& rows, int64_t at, int64_t stride, int64_t count, V* columns, int64_t step = 1) {
-  constexpr int kLong = Rows<T>::kCount, kShort = kSpan<Element<V>>;
   int64_t i = 0;
-  const auto load_blocks = [&](auto size) {
-    for (; i + size <= count; i += size) {
-      V block[size];
-      rows.template block<size>(at + i, block);
-      for (int j = 0; j < size; ++j) columns[(i + j) * step] = block[j];
-    }
-  };
   if (stride == 1 && !rows.adjacent) {
-    load_blocks(std::integral_constant<int, kLong>());
-    load_blocks(std::integral_constant<int, kShort>());
+    load_blocks<Rows<T>::kCount>(rows, at, i, count, columns, step);
+    load_blocks<kSpan<Element<V>>>(rows, at, i, count, columns, step);
   }
   for (; i < count; ++i) columns[i * step] = i > 0 && stride == 0 ? columns[0] : rows.column(at + i * stride);
 }
