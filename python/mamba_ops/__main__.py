@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import sys
 from typing import List, Optional
@@ -18,10 +19,18 @@ SIZES = [f"1x256x{2**n}" for n in range(7, 15)] + ["1x1536x2048", "8x1536x2048",
 def main(arguments: Optional[List[str]] = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        return options.run(options)
+        code = options.run(options)
+        sys.stdout.flush()
+        return code
     except CommandError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # who reads it, as head, has seen enough; Python flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,7 +57,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     add("--peers", nargs="+", default=["all"], metavar="PEER",
         help="all, none, or some of loop, transformers, associative_scan, mamba_ssm, study_naive, study_warp, "
         "study_shared")  # fmt: skip
-    add("--threads", type=_positive(int), default=torch.get_num_threads(), help="CPU threads")
+    cpus = os.cpu_count() or 1  # more threads wait for each other: a call may never end
+    add("--threads", type=_positive(int, cpus), default=torch.get_num_threads(), help="CPU threads, no more than CPUs")
     add("--seconds", type=_positive(float), help="how long to repeat each call (0.5; quick: 0.2)")
     add("--time-limit", type=_positive(float), help="skip a call expected to take more seconds (5; quick: 2)")
     add("--quick", action="store_true", help="few sizes and repeats: less than a minute")
@@ -70,11 +80,13 @@ def _add_plot(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run_plot)
 
 
-def _positive(kind):
+def _positive(kind, most=None):
+    bounds = "above 0 and finite" if most is None else f"above 0 and at most {most}"
+
     def parse(text: str):
         value = kind(text)
-        if value <= 0:
-            raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+        if not 0 < value < math.inf or (most is not None and value > most):
+            raise argparse.ArgumentTypeError(f"must be {bounds}, not {text}")
         return value
 
     parse.__name__ = f"positive {kind.__name__}"

@@ -130,6 +130,22 @@ def test_a_picture_without_figures_is_left_out(tmp_path, capsys, figures):
 
 
 @pytest.mark.parametrize(
+    "changed",
+    [
+        {"machine": ["device"]}, {"options": None}, {"results": [7]}, {"seconds": "abc"}, {"seconds": None},
+        {"seconds_low": 0}, {"share_of_floor": -1}, {"floor_seconds": float("nan")}, {"times_ours": float("inf")},
+    ],
+)  # fmt: skip
+def test_damaged_figures(file, capsys, changed):
+    content = json.loads(file.read_text(encoding="utf-8"))
+    for name, value in changed.items():
+        (content if name in content else content["results"][0])[name] = value
+    file.write_text(json.dumps(content), encoding="utf-8")
+    assert main(["plot", str(file)]) == 2
+    assert f"{file} is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "content, message",
     [
         (None, "cannot be read (No such file or directory)"),
@@ -153,6 +169,14 @@ def test_bad_files(tmp_path, capsys, figures, content, message):
 def test_a_folder_that_is_not_there(file, capsys):
     assert main(["plot", str(file), "--out", str(file.parent / "none" / "x")]) == 2
     assert "is not there: make it first" in capsys.readouterr().err
+
+
+def test_an_out_that_cannot_be_written(file, capsys):
+    (file.parent / "x-time.png").mkdir()
+    assert main(["plot", str(file), "--out", str(file.parent / "x")]) == 2
+    assert "x-time.png of --out cannot be written (Is a directory)" in capsys.readouterr().err
+    assert main(["plot", str(file), "--out", f"{file.parent}/"]) == 2
+    assert "names no file" in capsys.readouterr().err
 
 
 def test_without_matplotlib(file, capsys, monkeypatch):

@@ -3,6 +3,7 @@
 import argparse
 import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import torch
@@ -27,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print and write; the exit code is 0, or 130 after Ctrl-C."""
     if options.device == "cuda" and not torch.cuda.is_available():
         raise CommandError("torch sees no CUDA device: use --device cpu, or see `python -m mamba_ops info`")
-    if options.out:
+    if options.out is not None:
         output_paths(options.out)
     todo = problems(options.sizes, options.directions, options.dtypes, options.layouts)
     torch.set_num_threads(options.threads)
@@ -38,8 +39,12 @@ def run(options: argparse.Namespace) -> int:
         _measure_all(report, todo, found, options)
     except KeyboardInterrupt:
         report.is_complete = False
-    written = report.write(options.out) if options.out else []
-    print(f"{facts['device']}, CPU threads: {options.threads}, torch {facts['torch running']}\n\n{report.table()}")
+    written: List[Path] = []
+    try:
+        if options.out is not None:
+            written = report.write(options.out)
+    finally:  # figures that could not be written are shown at least
+        print(f"{facts['device']}, CPU threads: {options.threads}, torch {facts['torch running']}\n\n{report.table()}")
     if written:
         print("written:", *written)
     return 0 if report.is_complete else 130

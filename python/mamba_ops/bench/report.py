@@ -2,11 +2,13 @@
 
 import csv
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Tuple
 
 from .._errors import CommandError
+from .._files import outputs
 
 Row = Dict[str, Any]
 
@@ -68,13 +70,9 @@ class Report:
         return found
 
 
-def output_paths(prefix: str) -> Sequence[Path]:
-    """<prefix>.json and <prefix>.csv, in a folder that must be there: to be asked before anything is measured."""
-    stem = prefix[: -len(".json")] if prefix.endswith(".json") else prefix
-    paths = [Path(stem + suffix) for suffix in (".json", ".csv")]
-    if not paths[0].parent.is_dir():
-        raise CommandError(f"the folder {paths[0].parent} of --out is not there: make it first")
-    return paths
+def output_paths(prefix: str) -> List[Path]:
+    """<prefix>.json and <prefix>.csv, which can be written: to be asked before anything is measured."""
+    return outputs(prefix.removesuffix(".json"), (".json", ".csv"))
 
 
 def read_report(path: str) -> Report:
@@ -89,12 +87,26 @@ def read_report(path: str) -> Report:
         raise CommandError(f"{path} is no {FORMAT!r}: make it by `python -m mamba_ops bench --out PREFIX`")
     try:
         report = Report(**content)
-        complete = all(set(RESULT_FIELDS) <= row.keys() for row in report.results) and "device" in report.machine
+        is_whole = _has_facts(report) and all(map(_has_figures, report.results))
     except (TypeError, AttributeError) as error:
         raise CommandError(f"{path} is damaged ({error}): run the benchmark again") from error
-    if not complete:
-        raise CommandError(f"{path} is damaged (fields are missing): run the benchmark again")
+    if not is_whole:
+        raise CommandError(f"{path} is damaged (fields are missing or no figures): run the benchmark again")
     return report
+
+
+def _has_facts(report: Report) -> bool:
+    return isinstance(report.options, dict) and isinstance(report.machine, dict) and "device" in report.machine
+
+
+def _has_figures(row: Row) -> bool:
+    """Whether everything that is drawn, on logarithmic scales, is there and above 0."""
+    if not set(RESULT_FIELDS) <= row.keys():
+        return False
+    drawn = [row[name] for name in ("seconds", "seconds_low", "seconds_high", "floor_seconds", "share_of_floor")]
+    if row["times_ours"] is not None:
+        drawn.append(row["times_ours"])
+    return all(isinstance(x, (int, float)) and 0 < x < math.inf for x in drawn)
 
 
 def milliseconds(seconds: float) -> str:
@@ -121,7 +133,7 @@ def _lines(rows: List[Row]) -> List[str]:
 
 
 def _figures(row: Row) -> str:
-    spread = 50 * (row["seconds_high"] - row["seconds_low"]) / row["seconds"]
-    time = f"{milliseconds(row['seconds']):>10} ms  +-{spread:>4.1f}%"
+    spread = f"+-{50 * (row['seconds_high'] - row['seconds_low']) / row['seconds']:>4.1f}%"
+    time = f"{milliseconds(row['seconds']):>10} ms  {spread if row['samples'] > 1 else 'one call'}"
     ratio = "" if row["times_ours"] is None else f"{row['times_ours']:>11.4g} x ours"
     return f"{time}  {100 * row['share_of_floor']:>9.3g}% of the floor{ratio}"

@@ -1,10 +1,10 @@
 """The command: which pictures are made of which reports."""
 
 import argparse
-from pathlib import Path
 from typing import Callable, Dict
 
 from .._errors import CommandError
+from .._files import outputs
 from ..bench.report import read_report
 from .panels import select
 
@@ -14,9 +14,8 @@ NEEDS = "plot needs matplotlib: install it by `pip install matplotlib`, or the p
 def run(options: argparse.Namespace) -> int:
     """Write the pictures and say where; a picture that the figures are not enough for is left out, and said so."""
     reports = [select(read_report(path), options.sizes, options.directions) for path in options.files]
-    prefix = options.out or str(Path(options.files[0]).with_suffix(""))
-    if not Path(prefix).parent.is_dir():
-        raise CommandError(f"the folder {Path(prefix).parent} of --out is not there: make it first")
+    prefix = options.files[0].removesuffix(".json") if options.out is None else options.out
+    outputs(prefix, [f"-{name}.{kind}" for name in options.pictures for kind in options.formats])
     written = []
     pictures = _pictures()
     for name in options.pictures:
