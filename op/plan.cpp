@@ -136,6 +136,10 @@ ScanGradPlan::ScanGradPlan(const ScanGradArgs& args, const GradientArray& gradie
   params_.dinitial_state = data(dinitial_state_);
 }
 
+bool ScanGradPlan::is_own(const Tensor& gradient, at::ScalarType type) {
+  return gradient.scalar_type() == type && gradient.is_contiguous();
+}
+
 Tensor ScanGradPlan::prepared(c10::IntArrayRef shape, at::ScalarType type) const {
   const at::TensorOptions options = gradients_[kU].options().dtype(type);
   return form_ == Sums::kWhole ? at::empty(shape, options) : at::zeros(shape, options);
@@ -144,7 +148,9 @@ Tensor ScanGradPlan::prepared(c10::IntArrayRef shape, at::ScalarType type) const
 void* ScanGradPlan::sums(Gradient gradient, int64_t partials, c10::IntArrayRef shape, at::ScalarType type) {
   const Tensor& to = gradients_[gradient];
   if (to.numel() == 0) return nullptr;
-  if (form_ == Sums::kWhole && to.scalar_type() == type && to.is_contiguous()) return data(to);
+  if (is_own(to, type) && (form_ == Sums::kWhole || partials == 1)) {
+    return data(form_ == Sums::kWhole ? to : to.zero_());
+  }
   std::vector<int64_t> sizes = {form_ == Sums::kWhole ? 1 : partials};
   sizes.insert(sizes.end(), shape.begin(), shape.end());
   sums_.push_back({gradient, prepared(sizes, type)});

@@ -64,6 +64,8 @@ class ScanGradPlan {
   };
 
  private:
+  /// Whether a gradient is of the type and the layout in which kernels leave it.
+  static bool is_own(const Tensor& gradient, at::ScalarType type);
   /// Zeros for partial sums, else memory that the kernel will write.
   Tensor prepared(c10::IntArrayRef shape, at::ScalarType type) const;
   void* sums(Gradient gradient, int64_t partials, c10::IntArrayRef shape, at::ScalarType type);
@@ -98,9 +100,11 @@ void ScanGradPlan::finish(OrderedSum&& ordered_sum) {
       write(sum.gradient, sum.partial.select(0, 0));
       continue;
     }
-    const Tensor total = prepared(sum.partial.sizes().slice(1), sum.partial.scalar_type());
+    const Tensor& gradient = gradients_[sum.gradient];
+    const bool in_place = is_own(gradient, sum.partial.scalar_type());
+    const Tensor total = in_place ? gradient : prepared(sum.partial.sizes().slice(1), sum.partial.scalar_type());
     if (total.numel() > 0) ordered_sum(sum.partial, total);
-    write(sum.gradient, total);
+    if (!in_place) write(sum.gradient, total);
   }
   if (gradients_[kInitialState].numel() > 0) write(kInitialState, dinitial_state_);
 }

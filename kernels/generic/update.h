@@ -38,11 +38,10 @@ MAMBA_HD void update(const UpdateParams& p, int64_t row, int64_t head, int64_t d
   if (p.dt_softplus) step = softplus(step);
 
   const int64_t group_B = head / (p.heads / p.B.groups), group_C = head / (p.heads / p.C.groups);
-  Stored* state = static_cast<Stored*>(p.state.data) + slot * p.state.slot_stride + head * p.state.head_stride +
-                  dim * p.state.dim_stride;
+  const int64_t first = slot * p.state.slot_stride + head * p.state.head_stride + dim * p.state.dim_stride;
   Real y = 0;
   for (int64_t n = 0; n < p.dstate; ++n) {
-    Stored& stored = state[n * p.state.state_stride];
+    Stored& stored = static_cast<Stored*>(p.state.data)[first + n * p.state.state_stride];
     const Real h = decay(step, load<Real>(p.A, head, dim, n)) * static_cast<Real>(widen(stored)) +
                    step * x * load<T>(p.B, row, group_B, n);
     narrow(h, stored);

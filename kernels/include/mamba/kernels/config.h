@@ -61,14 +61,22 @@ inline int64_t group_size(const Coefficient& x, int64_t dim) {
   return x.is_constant ? dim : dim / x.groups;
 }
 
-/// Blocks of at least 2 dstate channels keep the partial sums of dB and dC together below the size of u. Wider ones
-/// have fewer sums to add, as long as there are blocks enough to go round.
+/// Channels of a block from which on the partial sums of dB and dC, and beside them two tensors of the size of the
+/// states (the sums of dA and the adjoint), take no more memory than u. Where a group has fewer channels, its one block
+/// needs as much as the gradients of B and C themselves. Sequences shorter than a few dstate are not aimed at.
+inline int64_t least_channels(const ScanParams& p) {
+  const int64_t of_states = p.batch == 0 ? 0 : 2 * p.dstate * p.sequences / p.batch;
+  const int64_t of_sums = 2 * p.dstate, spare = p.length - of_states;
+  return spare > of_sums ? ceil_div(of_sums * p.length, spare) : 2 * of_sums;
+}
+
+/// Wide blocks have few sums to add, as long as there are blocks enough to go round.
 inline ChannelBlocks channel_blocks(const ScanParams& p) {
   if (p.dim == 0) return {};
   constexpr int64_t kVector = 16, kLeastWidth = 32, kWideWidth = 64, kEnoughBlocks = 16;
   ChannelBlocks blocks;
   blocks.unit = greatest_common_divisor(group_size(p.B, p.dim), group_size(p.C, p.dim));
-  int64_t least = 2 * p.dstate > kLeastWidth ? 2 * p.dstate : kLeastWidth;
+  int64_t least = least_channels(p) > kLeastWidth ? least_channels(p) : kLeastWidth;
   if (least < kWideWidth && p.sequences * (p.dim / kWideWidth) >= kEnoughBlocks) least = kWideWidth;
   const int64_t most_blocks = blocks.unit < least ? 1 : blocks.unit / least;
   const int64_t width = ceil_div(ceil_div(blocks.unit, most_blocks), kVector) * kVector;
