@@ -1,129 +1,18 @@
 // Times the CUDA scan kernels alone, without torch: a table on stdout, and JSON rows in the file named first.
 //
-//     scan_bench OUT.json [--every-kernel] [--channel-last] [BATCH,DIM,LENGTH[,DSTATE] ...]
+//     scan_bench OUT.json [--forward-only] [--every-kernel] [--channel-last] [--packed MEAN_LENGTH]
+//         [--sweep | BATCH,DIM,LENGTH[,DSTATE] ...]
 //
-// Inputs are drawn as in the figures of docs/kernels.md: one group, D, z, delta_bias and softplus on. Before each call
-// the L2 cache is flushed; medians of device events.
-#include <cuda_runtime_api.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <functional>
-#include <random>
+// Inputs are drawn as in the figures of docs/kernels.md. Before each call the L2 cache is flushed; medians of device
+// events.
 #include <string>
-#include <vector>
 
 #include "cuda/task.h"
-#include "mamba/kernels/config_cuda_forward.h"
-#include "mamba/kernels/scan.h"
+#include "scan_problem.h"
 
-using namespace mamba::kernels;
+using namespace mamba::benchmark;
 
 namespace {
-
-void check(int error) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(static_cast<cudaError_t>(error)));
-  std::exit(1);
-}
-
-struct Size {
-  int64_t batch, dim, length, dstate = 16;
-};
-
-/// Device memory filled with `draw`, a sample repeated as often as needed.
-template <class T>
-T* filled(int64_t count, const std::function<float()>& draw) {
-  const size_t sample_size = static_cast<size_t>(std::min<int64_t>(count, 1 << 18));
-  std::vector<T> sample(sample_size);
-  for (T& x : sample) narrow(draw(), x);
-  void* memory = nullptr;
-  check(cudaMalloc(&memory, static_cast<size_t>(count) * sizeof(T)));
-  T* data = static_cast<T*>(memory);
-  for (int64_t at = 0; at < count; at += static_cast<int64_t>(sample_size)) {
-    const size_t part = std::min(sample_size, static_cast<size_t>(count - at));
-    check(cudaMemcpy(data + at, sample.data(), part * sizeof(T), cudaMemcpyHostToDevice));
-  }
-  return data;
-}
-
-/// Buffers are left to the end of the process: a problem lives as long as it is timed.
-template <class T>
-struct Problem {
-  ScanParams scan;
-  ScanGradParams grad;
-  float* workspace = nullptr;
-  std::vector<void*> buffers;
-
-  Problem(const Size& size, ScalarType type, bool channel_last) {
-    std::mt19937 generator(1);
-    std::normal_distribution<float> normal;
-    std::uniform_real_distribution<float> uniform;
-    auto standard = [&] { return normal(generator); };
-    ScanParams& p = scan;
-    p.activation_type = type;
-    p.delta_softplus = true;
-    p.batch = p.sequences = size.batch;
-    p.dim = size.dim, p.length = size.length, p.dstate = size.dstate;
-    auto activation = [&](const std::function<float()>& draw) -> Activation {
-      void* data = keep(filled<T>(p.batch * p.dim * p.length, draw));
-      if (channel_last) return {data, p.dim * p.length, 1, p.dim};
-      return {data, p.dim * p.length, p.length, 1};
-    };
-    auto coefficient = [&]() -> Coefficient {
-      void* data = keep(filled<T>(p.batch * p.dstate * p.length, standard));
-      return {data, 1, p.dstate * p.length, p.dstate * p.length, p.length, 1, false, sizeof(T) == 4};
-    };
-    p.u = activation(standard);
-    p.delta = activation([&] { return 0.5f * uniform(generator) - 4; });
-    p.z = activation(standard);
-    p.out = activation(standard);
-    p.B = coefficient();
-    p.C = coefficient();
-    int64_t state = 0;
-    p.A = keep(filled<float>(p.dim * p.dstate, [&] {
-      return -static_cast<float>(state++ % p.dstate + 1) * std::exp(0.1f * normal(generator));
-    }));
-    p.D = keep(filled<float>(p.dim, standard));
-    p.delta_bias = keep(filled<float>(p.dim, [&] { return 0.5f * uniform(generator); }));
-    p.last_state = keep(filled<float>(p.batch * p.dim * p.dstate, standard));
-    p.checkpoint_slots = checkpoint_slots(p.length, int64_t{0});
-    p.checkpoints = keep(filled<float>(p.batch * p.checkpoint_slots * p.dstate * p.dim, standard));
-  }
-  /// With memory for whichever shape is tried.
-  void add_gradients(const Size& size, bool channel_last) {
-    const Problem other(size, scan.activation_type, channel_last);  // whose inputs serve as gradients
-    buffers.insert(buffers.end(), other.buffers.begin(), other.buffers.end());
-    const_cast<Problem&>(other).buffers.clear();
-    grad.scan = scan;
-    grad.dout = other.scan.z;
-    grad.du = other.scan.u;
-    grad.ddelta = other.scan.delta;
-    grad.dz = other.scan.out;
-    const int64_t states = scan.dim * scan.dstate, steps = scan.batch * scan.dstate * scan.length;
-    auto floats = [&](int64_t count) { return keep(filled<float>(count, [] { return 0.f; })); };
-    grad.dA = floats(states);
-    grad.dB = floats(steps);
-    grad.dC = floats(steps);
-    grad.dD = floats(scan.dim);
-    grad.ddelta_bias = floats(scan.dim);
-    grad.dinitial_state = floats(scan.batch * states);
-    int64_t most = 0;
-    for (int shape = 0; shape < cuda::BackwardShapes::kCount; ++shape) {
-      most = std::max(most, cuda::backward_plan(grad, {}, cuda::BackwardChoice{shape, 128}).floats);
-    }
-    workspace = static_cast<float*>(floats(most));
-  }
-  ~Problem() {
-    for (void* buffer : buffers) cudaFree(buffer);
-  }
-  void* keep(void* buffer) {
-    buffers.push_back(buffer);
-    return buffer;
-  }
-};
 
 class Timer {
  public:
@@ -158,9 +47,30 @@ class Timer {
 };
 
 struct Options {
-  bool every_kernel = false, channel_last = false;
+  bool every_kernel = false, forward_only = false;
+  Arrangement arrangement;
   std::vector<Size> sizes;
+
+  std::string suffix() const {
+    return (arrangement.channel_last ? " channel_last" : "") +
+           (arrangement.packed > 0 ? " packed " + std::to_string(arrangement.packed) : "");
+  }
 };
+
+/// Sizes from few rows of a long time to many rows of a short one, as far as a quarter of a gigabyte goes.
+std::vector<Size> sweep() {
+  std::vector<Size> sizes;
+  for (const auto& [batch, dim] : {std::pair<int64_t, int64_t>{1, 64}, {1, 1024}, {8, 1024}, {128, 1024}}) {
+    for (const int64_t length : {8, 64, 256, 1024, 8192, 131072}) {
+      for (const int64_t dstate : {4, 16, 64}) {
+        if (batch * dim * length <= int64_t{1} << 26 && batch * dim * length * dstate <= int64_t{1} << 31) {
+          sizes.push_back({batch, dim, length, dstate});
+        }
+      }
+    }
+  }
+  return sizes;
+}
 
 void report(std::FILE* json, const char* type, const Size& size, const std::string& what, float ms) {
   std::printf("  %-8s %4ld,%5ld,%7ld N %3ld  %-28s %8.4f ms\n", type, size.batch, size.dim, size.length, size.dstate,
@@ -172,27 +82,7 @@ void report(std::FILE* json, const char* type, const Size& size, const std::stri
 }
 
 template <class T>
-void time_problem(const char* name, ScalarType type, const Size& size, const Options& options, Timer& timer,
-                  std::FILE* json) {
-  Problem<T> problem(size, type, options.channel_last);
-  const std::string layout = options.channel_last ? " channel_last" : "";
-  ScanParams without = problem.scan;
-  without.checkpoints = nullptr;
-  report(json, name, size, "forward" + layout, timer([&] { return cuda::forward(without, nullptr); }));
-  report(json, name, size, "forward+checkpoints" + layout, timer([&] { return cuda::forward(problem.scan, nullptr); }));
-  problem.add_gradients(size, options.channel_last);
-  report(json, name, size, "backward" + layout,
-         timer([&] { return cuda::backward(problem.grad, problem.workspace, nullptr); }));
-  if (!options.every_kernel) return;
-  for (int shape = 0; shape < cuda::BackwardShapes::kCount; ++shape) {
-    for (const int64_t chunks : {1, 2, 3, 4, 6, 8, 11, 16}) {
-      const int64_t steps = ceil_div(ceil_div(size.length, chunks), 128) * 128;
-      if (chunks > 1 && (steps >= size.length || size.batch > 1)) continue;
-      const auto plan = cuda::backward_plan(problem.grad, {}, {shape, chunks > 1 ? steps : 0});
-      report(json, name, size, "backward shape " + std::to_string(shape) + " chunks " + std::to_string(plan.chunks),
-             timer([&] { return cuda::backward_by_plan(problem.grad, plan, problem.workspace, nullptr); }));
-    }
-  }
+void time_every_forward(const char* name, const Size& size, const ScanParams& without, Timer& timer, std::FILE* json) {
   for (int shape = 0; shape < cuda::RegisterShapes::kCount; ++shape) {
     const int64_t held = cuda::shape_facts(cuda::RegisterShapes(), shape).dstate;
     if (held < size.dstate || held >= 2 * size.dstate) continue;
@@ -205,6 +95,37 @@ void time_problem(const char* name, ScalarType type, const Size& size, const Opt
   }
 }
 
+template <class T>
+void time_every_backward(const char* name, const Size& size, Problem<T>& problem, Timer& timer, std::FILE* json) {
+  for (int shape = 0; shape < cuda::BackwardShapes::kCount; ++shape) {
+    for (const int64_t chunks : {1, 2, 3, 4, 6, 8, 11, 16}) {
+      const int64_t steps = ceil_div(ceil_div(size.length, chunks), 128) * 128;
+      if (chunks > 1 && (steps >= size.length || size.batch > 1)) continue;
+      const auto plan = cuda::backward_plan(problem.grad, {}, {shape, chunks > 1 ? steps : 0});
+      report(json, name, size, "backward shape " + std::to_string(shape) + " chunks " + std::to_string(plan.chunks),
+             timer([&] { return cuda::backward_by_plan(problem.grad, plan, problem.workspace, nullptr); }));
+    }
+  }
+}
+
+template <class T>
+void time_problem(const char* name, ScalarType type, const Size& size, const Options& options, Timer& timer,
+                  std::FILE* json) {
+  Problem<T> problem(size, type, options.arrangement);
+  ScanParams without = problem.scan;
+  without.checkpoints = nullptr;
+  report(json, name, size, "forward" + options.suffix(), timer([&] { return cuda::forward(without, nullptr); }));
+  report(json, name, size, "forward+checkpoints" + options.suffix(),
+         timer([&] { return cuda::forward(problem.scan, nullptr); }));
+  if (!options.forward_only) {
+    problem.add_gradients(size, options.arrangement);
+    report(json, name, size, "backward" + options.suffix(),
+           timer([&] { return cuda::backward(problem.grad, problem.workspace, nullptr); }));
+  }
+  if (options.every_kernel) time_every_forward<T>(name, size, without, timer, json);
+  if (options.every_kernel && !options.forward_only) time_every_backward(name, size, problem, timer, json);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -215,8 +136,14 @@ int main(int argc, char** argv) {
     Size size;
     if (argument == "--every-kernel") {
       options.every_kernel = true;
+    } else if (argument == "--forward-only") {
+      options.forward_only = true;
     } else if (argument == "--channel-last") {
-      options.channel_last = true;
+      options.arrangement.channel_last = true;
+    } else if (argument == "--packed" && i + 1 < argc) {
+      options.arrangement.packed = std::atol(argv[++i]);
+    } else if (argument == "--sweep") {
+      options.sizes = sweep();
     } else if (std::sscanf(argv[i], "%ld,%ld,%ld,%ld", &size.batch, &size.dim, &size.length, &size.dstate) >= 3) {
       options.sizes.push_back(size);
     }

@@ -3,13 +3,17 @@
     python benchmarks/cuda/upstream.py OUT.json
 
 Needs a CUDA device, triton, mamba_ops and an importable `selective_scan_cuda` (of state-spaces/mamba). Inputs: 16
-states, one group, D, z, delta_bias and softplus. Prints medians in milliseconds and the ratios upstream / ours, writes
-them with the names of the machine and the versions.
+states, one group, D, z, delta_bias and softplus. Prints medians in milliseconds, the ratios upstream / ours, times of
+channel-last inputs and of packed sequences (mean length 1024), and the shares of two floors: the time to move every
+byte once at the speed of a copy, and the time of the exponentials alone. Then the Python loop of
+`mamba_ops.reference`. Writes all of it with the names of the machine and the versions.
 """
 
 import json
 import math
+import subprocess
 import sys
+import time
 
 import mamba_ops
 import selective_scan_cuda
@@ -44,7 +48,52 @@ def median(call):
     return do_bench(call, warmup=20, rep=120, return_mode="median")
 
 
-def measure(shape, dtype):
+def channel_last(x):
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def packed(args, mean=1024):
+    """The same tokens as one row of sequences, of lengths drawn from 1 to twice the mean."""
+    length = args[0].shape[0] * args[0].shape[2]
+    torch.manual_seed(1)
+    bounds = torch.cat([torch.zeros(1), torch.randint(1, 2 * mean, (2 * length // mean + 2,)).cumsum(0)])
+    bounds = torch.cat([bounds[bounds < length], torch.tensor([length])]).to(torch.int64).cuda()
+
+    def row(x):
+        return x.movedim(0, -2).reshape(1, *x.shape[1:-1], length).contiguous()
+
+    u, delta, A, B, C, D, z, bias = args
+    return (row(u), row(delta), A, row(B), row(C), D, row(z), bias, True, None, bounds)
+
+
+def machine_limits():
+    """Bytes per second of a copy; exponentials per second."""
+    x, y = (torch.empty(1 << 28, device="cuda") for _ in range(2))
+    bandwidth = 2 * x.nbytes / (median(lambda: y.copy_(x)) * 1e-3)
+    query = ["nvidia-smi", "--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits"]
+    clock = float(subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]) * 1e6
+    return bandwidth, 16 * clock * torch.cuda.get_device_properties(0).multi_processor_count
+
+
+def floors(args, limits):
+    """Milliseconds below which no forward goes: memory; exponentials, N for the states, 3 for softplus and gate."""
+    u, A, B = args[0], args[2], args[3]
+    moved = 4 * u.nbytes + 2 * B.nbytes
+    return 1e3 * moved / limits[0], 1e3 * u.numel() * (A.shape[1] + 3) / limits[1]
+
+
+def python_loop(length):
+    args = inputs(1, 256, length, torch.float32)
+    mamba_ops.reference.selective_scan_ref(*args, True)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    mamba_ops.reference.selective_scan_ref(*args, True)
+    torch.cuda.synchronize()
+    loop, ours = 1e3 * (time.perf_counter() - start), median(lambda: torch.ops.mamba.selective_scan(*args, True))
+    return dict(batch=1, dim=256, length=length, python_loop=loop, forward=ours, ratio=loop / ours)
+
+
+def measure(shape, dtype, limits):
     args = inputs(*shape, dtype)
     out, states, gated = selective_scan_cuda.fwd(*args, True)[:3]
     mine, _, checkpoints = torch.ops.mamba._selective_scan_fwd(*args, True)
@@ -58,25 +107,40 @@ def measure(shape, dtype):
     row["backward"] = median(
         lambda: torch.ops.mamba._selective_scan_bwd(dout, None, *args, True, None, None, False, checkpoints, mask)
     )
+    last = [channel_last(x) if i in (0, 1, 6) else x for i, x in enumerate(args)]
+    row["channel_last"] = median(lambda: torch.ops.mamba.selective_scan(*last, True))
+    rows = packed(args)
+    row["packed"] = median(lambda: torch.ops.mamba.selective_scan(*rows))
+    memory, exponentials = floors(args, limits)
+    row["share_of_memory_floor"], row["share_of_exponentials"] = memory / row["forward"], exponentials / row["forward"]
     row["ratio_forward"] = row["upstream_forward"] / row["forward"]
     row["ratio_backward"] = row["upstream_backward"] / row["backward"]
     return row
 
 
 def main():
-    rows = []
+    rows, limits = [], machine_limits()
     for dtype in (torch.float32, torch.bfloat16):
         for shape in SHAPES:
-            rows.append(measure(shape, dtype))
+            rows.append(measure(shape, dtype, limits))
             print({name: round(x, 4) if isinstance(x, float) else x for name, x in rows[-1].items()}, flush=True)
             torch.cuda.empty_cache()
         for what in ("ratio_forward", "ratio_backward"):
             logs = [math.log(row[what]) for row in rows if row["dtype"] == str(dtype)[6:]]
             print(f"{dtype} {what}: geometric mean {math.exp(sum(logs) / len(logs)):.2f}")
-    machine = dict(gpu=torch.cuda.get_device_name(), torch=torch.__version__, library=mamba_ops.info())
+    loops = [python_loop(length) for length in (1024, 2048)]
+    for loop in loops:
+        print({name: round(x, 4) for name, x in loop.items()})
+    machine = dict(
+        bytes_per_second=limits[0],
+        exponentials_per_second=limits[1],
+        gpu=torch.cuda.get_device_name(),
+        torch=torch.__version__,
+        library=mamba_ops.info(),
+    )
     if len(sys.argv) > 1:
         with open(sys.argv[1], "w", encoding="utf-8") as file:
-            json.dump(dict(machine=machine, milliseconds=rows), file, indent=1, default=str)
+            json.dump(dict(machine=machine, milliseconds=rows, python_loop=loops), file, indent=1, default=str)
 
 
 if __name__ == "__main__":
