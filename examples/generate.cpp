@@ -136,6 +136,9 @@ int run(const Arguments& arguments) {
 int main(int argc, char** argv) {
   try {
     return run(parse(argc, argv));
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << "\n";
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 2;

@@ -1,6 +1,6 @@
 // Runs the packages of export_lm.py: no Python in the process, only libtorch and libmamba_ops.so.
 //
-//     run_exported FOLDER        prefills the prompt of FOLDER/reference.pt, decodes greedily, compares the logits
+//     run_exported FOLDER    prefills the prompt of FOLDER/reference.pt, decodes greedily, compares the logits
 //                            and the cache
 //
 // Exits with 1 when they differ from Python's by 1e-4 or more.
@@ -68,6 +68,9 @@ int main(int argc, char** argv) {
   }
   try {
     return run(argv[1]);
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
+    return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 2;

@@ -78,6 +78,9 @@ int run() {
 int main() {
   try {
     return run();
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << "\n";
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 2;

@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
@@ -27,7 +28,8 @@ struct Arguments {
 void check_tensor(const Arguments& a, const char* name, const Tensor& x) {
   TORCH_CHECK(x.device() == a.u.device(), a.op, ": expected ", name, " to be on the device of u (", a.u.device(),
               "), but got ", x.device(), "; move all tensors of a call to one device");
-  TORCH_CHECK_TYPE(x.scalar_type() == at::kFloat, a.op, ": expected ", name, " to be float32, but got ", x.dtype());
+  TORCH_CHECK_TYPE(x.scalar_type() == at::kFloat, a.op, ": expected ", name, " to be float32, but got ",
+                   c10::getDtypeNames(x.scalar_type()).first);
   TORCH_CHECK_NOT_IMPLEMENTED(!(x.requires_grad() && at::GradMode::is_enabled()), a.op, ": expected ", name,
                               " not to require grad, but got one that does; the study has no backward, use "
                               "mamba::selective_scan or torch.no_grad()");

@@ -139,7 +139,7 @@ WRONG = {
     "dtype": (
         lambda u, delta, A, B, C: (u, delta.double(), A, B, C),
         TypeError,
-        "expected delta to be float32, but got double",
+        "expected delta to be float32, but got float64",
     ),
     "device": (
         lambda u, delta, A, B, C: (u, delta, A, B.to("meta"), C),
