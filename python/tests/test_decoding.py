@@ -137,6 +137,15 @@ def test_padding_tokens_do_not_matter_and_lengths_are_clamped(left):
     close(model.prefill(ids, None, full + 3, left), model.prefill(ids))
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_tokens_outside_every_packed_sequence_do_not_matter(dtype, device):
+    model = make_model("default", device=device)
+    sequences = [random_ids(1, length, device)[0] for length in LENGTHS]
+    ids, ends = packed(sequences)
+    around = torch.cat([random_ids(1, 3, device), ids, random_ids(1, 2, device)], 1)
+    close(model.prefill(around, cu_seqlens=(ends + 3).to(dtype)), one_by_one(model, sequences))
+
+
 @pytest.mark.parametrize("layout", ["left", "right", "packed"])
 def test_gradients_of_padded_and_packed_prompts(layout):
     model = make_model("default")

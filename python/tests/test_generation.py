@@ -79,6 +79,25 @@ def test_a_decoder_follows_weights_changed_in_place(device):
             same_bits(decoder.step(token), model.step(token, start))
 
 
+def test_a_decoder_made_under_autocast_keeps_its_dtypes(device):
+    """Also when the model has run under autocast before, and when the weights it has cast are gone."""
+    model = make_model("default", torch.float32, device)
+    cache, expected_cache = model.new_cache(2), model.new_cache(2)
+    autocast = torch.autocast(torch.device(device).type, torch.bfloat16)
+    token = random_ids(2, 1, device)[:, 0]
+    with autocast:
+        model(token[None])
+        decoder = Decoder(model, cache, batch=2)
+        assert torch.is_autocast_cache_enabled()
+    for _ in range(3):
+        junk = [torch.full_like(parameter, torch.nan) for parameter in model.parameters()]  # where those may have been
+        with autocast:
+            expected = model.step(token, expected_cache)
+            torch.testing.assert_close(decoder.step(token), expected)
+        del junk
+    torch.testing.assert_close(cache, expected_cache)
+
+
 def test_too_many_rows_are_refused(device):
     model = make_model("default", torch.float32, device)
     decoder = Decoder(model, model.new_cache(4), batch=2)

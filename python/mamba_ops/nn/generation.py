@@ -1,6 +1,7 @@
 """Decoding on top of a `MambaLM`: whole steps as CUDA graphs, sampling, and a loop that generates."""
 
-from typing import List, Optional
+import contextlib
+from typing import Iterator, List, Optional
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ class Decoder:
         self._every_slot = torch.arange(batch, device=cache.ssm.device)
         self._graph: Optional[torch.cuda.CUDAGraph] = None
         if cache.ssm.is_cuda:
-            with torch.inference_mode(), torch.cuda.device(cache.ssm.device):
+            with torch.inference_mode(), torch.cuda.device(cache.ssm.device), _without_autocast_cache():
                 self._capture()
 
     def step(self, token: Tensor, state_batch_indices: Optional[Tensor] = None) -> Tensor:
@@ -68,6 +69,17 @@ class Decoder:
         self._slots[rows:].fill_(-1)
         self._graph.replay()
         return self._logits[:rows]
+
+
+@contextlib.contextmanager
+def _without_autocast_cache() -> Iterator[None]:
+    """Autocast keeps the weights it has cast until its block ends; a graph that reads them would outlive them."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 def sample(
