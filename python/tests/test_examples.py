@@ -56,11 +56,11 @@ def test_cpp_refuses_other_logits(trained, programs, tmp_path):
 
 
 @pytest.mark.parametrize("batch", [1, 3, 5])
-def test_cpp_serves_prompts_together_as_each_alone(trained, programs, tmp_path, batch):
+def test_cpp_serves_prompts_together_as_each_alone(trained, programs, tmp_path, batch, device):
     folder, _ = trained
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("the c\nt\non the mat. the cat\n")
-    options = ["--prompts", prompts, "--requests", 7, "--batch", batch, "--tokens", 24, "--device", "cpu", "--verify"]
+    options = ["--prompts", prompts, "--requests", 7, "--batch", batch, "--tokens", 24, "--device", device, "--verify"]
     result = run(programs / "serve", folder / "model.pt", *options)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("--- request ") == 7 and "\non the mat. the cat|" in result.stdout
