@@ -1,7 +1,7 @@
 # The vectorised CPU kernels: every test of the kernels at every ISA level. A level that this CPU lacks falls back to the
 # highest it has.
 foreach(level IN ITEMS baseline v3 v4)
-  foreach(test IN ITEMS kernel_scan_test kernel_update_test cpu_scan_test cpu_numerics_test)
+  foreach(test IN ITEMS kernel_scan_test kernel_update_test cpu_conv_test cpu_scan_test cpu_numerics_test)
     if(NOT TARGET ${test})
       mamba_kernel_test(${test} ${test}.cpp)
     endif()

@@ -28,7 +28,8 @@ inline kernels::ScalarType kernel_type(at::ScalarType type) {
 
 /// As the type and contiguous; undefined stays undefined.
 inline at::Tensor dense(const at::Tensor& x, at::ScalarType type) {
-  return x.defined() ? x.to(type).contiguous() : x;
+  if (!x.defined() || (x.scalar_type() == type && x.is_contiguous())) return x;
+  return x.to(type).contiguous();
 }
 
 /// x itself where it has the type, else `converted`, which it is copied to.

@@ -2,10 +2,10 @@
 # could be linked for a CPU that cannot run it. Usage: cmake -DOBJECTS=... -DNM=... -P check_cpu_levels.cmake
 set(levels 0)
 foreach(object IN LISTS OBJECTS)
-  if(NOT object MATCHES "/cpu/(baseline|v[0-9])\\.cpp\\.o")
+  if(NOT object MATCHES "/cpu/(conv_)?(baseline|v[0-9])\\.cpp\\.o")
     continue()
   endif()
-  set(level "${CMAKE_MATCH_1}")
+  set(level "${CMAKE_MATCH_2}")
   math(EXPR levels "${levels} + 1")
   execute_process(COMMAND "${NM}" --defined-only --extern-only "${object}" OUTPUT_VARIABLE symbols RESULT_VARIABLE result)
   if(NOT result EQUAL 0)

@@ -2,51 +2,11 @@
 // hardly longer than its instructions take to issue, hence offsets of 32 bits, and nothing that is not needed.
 #pragma once
 
+#include "cuda/elements.cuh"
 #include "cuda/fast_math.cuh"
 #include "cuda/update.h"
 
 namespace mamba::kernels::cuda {
-
-/// Elements of T as they came from memory, in words: taking them apart would wait for them.
-template <class T, int kCount>
-struct Elements {
-  static constexpr int kBytes = kCount * static_cast<int>(sizeof(T));
-  using Word = std::conditional_t<(kBytes >= 16), uint4, uint2>;
-  static constexpr int kWords = kBytes / static_cast<int>(sizeof(Word));
-
-  Word words[kWords];
-
-  __device__ __forceinline__ void load(const char* from) {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const Word*>(from)[i];
-  }
-  __device__ __forceinline__ void load(const char* from, uint32_t stride) {
-    T x[kCount];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) x[i] = *reinterpret_cast<const T*>(from + i * stride);
-    memcpy(words, x, sizeof(words));
-  }
-  __device__ __forceinline__ void store(char* to) const {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
-  }
-  __device__ __forceinline__ void widen_into(float (&to)[kCount]) const {
-    T x[kCount];
-    memcpy(x, words, sizeof(words));
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) to[i] = widen(x[i]);
-  }
-  __device__ __forceinline__ void narrow_from(const float (&x)[kCount]) {
-    if constexpr (sizeof(T) == 4) {
-      memcpy(words, x, sizeof(words));
-    } else {
-      uint32_t pairs[kCount / 2];
-#pragma unroll
-      for (int i = 0; i < kCount / 2; ++i) pairs[i] = narrow_pair(x[2 * i], x[2 * i + 1], T());
-      memcpy(words, pairs, sizeof(words));
-    }
-  }
-};
 
 /// A thread's place. In a plain task the strides of channels are known.
 template <bool kPlain>
@@ -72,38 +32,32 @@ struct UpdatePlace {
   }
 };
 
-template <class T>
-__device__ __forceinline__ void narrow_into(float x, T* to) {
-  if constexpr (sizeof(T) == 4) {
-    *to = x;
-  } else {
-    to->bits = static_cast<uint16_t>(narrow_pair(x, 0, T()));
-  }
-}
-
-/// One lane's part of B or C of a row, in one of two types.
+/// One lane's part of B or C of a row, in one of two types, which share the memory.
 template <class T, int kCount, bool kPlain>
 struct CoefficientElements {
-  Elements<float, kCount> wide;
-  Elements<T, kCount> narrow;
+  static constexpr bool kMayBeWide = !kPlain && sizeof(T) != sizeof(float);
+  using Narrow = Elements<T, kCount>;
 
+  std::conditional_t<kMayBeWide, Elements<float, kCount>, Narrow> elements;
+
+  template <bool kByVector>
   __device__ __forceinline__ void load(const UpdateCoefficient& x, uint32_t row, uint32_t group, uint32_t state) {
     const char* from = x.data + static_cast<uint64_t>(row) * x.row_stride;
-    if constexpr (kPlain) {
-      narrow.load(from + state * sizeof(T));
+    from += kPlain ? state * sizeof(T) : group * x.group_stride + state * x.state_stride;
+    if (!kMayBeWide || x.is_wide) {
+      kByVector ? elements.load(from) : elements.load(from, x.state_stride);
     } else {
-      from += group * x.group_stride + state * x.state_stride;
-      if (x.is_wide) {
-        x.by_vector ? wide.load(from) : wide.load(from, x.state_stride);
-      } else {
-        x.by_vector ? narrow.load(from) : narrow.load(from, x.state_stride);
-      }
+      Narrow narrow;
+      kByVector ? narrow.load(from) : narrow.load(from, x.state_stride);
+      memcpy(elements.words, narrow.words, sizeof(narrow.words));
     }
   }
   __device__ __forceinline__ void widen_into(float (&to)[kCount], bool is_wide) const {
-    if (!kPlain && is_wide) {
-      wide.widen_into(to);
+    if (!kMayBeWide || is_wide) {
+      elements.widen_into(to);
     } else {
+      Narrow narrow;
+      memcpy(narrow.words, elements.words, sizeof(narrow.words));
       narrow.widen_into(to);
     }
   }
@@ -142,6 +96,7 @@ __global__ void __launch_bounds__(kUpdateThreads) update_kernel(const __grid_con
     if (!is_tied && state_of(v) < dstate) rates[v].load(reinterpret_cast<const char*>(rate + state_of(v)));
   }
   const float tied_rate = !kPlain && task.is_tied ? *rate : 0;
+  __syncwarp();  // keeps the compiler from issuing these loads, which take longest, last
   const T dt = *place.template at<const T>(task.dt), x = *place.template at<const T>(task.x);
   uint32_t group_B = 0, group_C = 0;
   if constexpr (!kPlain) {
@@ -150,48 +105,69 @@ __global__ void __launch_bounds__(kUpdateThreads) update_kernel(const __grid_con
     if (task.C.groups > 1) group_C = grouped / static_cast<uint32_t>(task.C.per_group);
   }
   CoefficientElements<T, kStates, kPlain> Bs[kVectors], Cs[kVectors];
+  const auto load_coefficients = [&](auto by_vector) {
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    if (state_of(v) >= dstate) continue;
-    Bs[v].load(task.B, place.row, group_B, state_of(v));
-    Cs[v].load(task.C, place.row, group_C, state_of(v));
+    for (int v = 0; v < kVectors; ++v) {
+      if (state_of(v) >= dstate) continue;
+      Bs[v].template load<by_vector.value>(task.B, place.row, group_B, state_of(v));
+      Cs[v].template load<by_vector.value>(task.C, place.row, group_C, state_of(v));
+    }
+  };
+  if (kPlain || (task.B.by_vector && task.C.by_vector)) {
+    load_coefficients(std::true_type());
+  } else {
+    load_coefficients(std::false_type());
   }
   const float bias = task.dt_bias.data ? *place.parameter(task.dt_bias) : 0;
   const float D = task.D.data ? *place.parameter(task.D) : 0;
   const T z = task.z.data ? *place.template at<const T>(task.z) : T{};
-
   T* const out = place.template at<T>(task.out);
 
+  float gate = 1;
+  const auto open_gate = [&] {
+    if (task.z.data) gate = widen(z) * fast_sigmoid(widen(z));
+  };
+  if constexpr (kPlain) {
+    open_gate();
+    keep(gate);  // not left to the end, when nothing else is going on
+  }
   float step = widen(dt) + bias;
   if (task.dt_softplus) step = fast_softplus(step);
   const float input = step * widen(x);
-  const float skip = D * widen(x), gate = task.z.data ? widen(z) * fast_sigmoid(widen(z)) : 1;
   float y = 0;
+  const auto advance = [&](auto&& decay_of) {
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    if (state_of(v) >= dstate) continue;
-    float h[kStates], A[kStates], B[kStates], C[kStates];
-    states[v].widen_into(h);
-    rates[v].widen_into(A);
-    Bs[v].widen_into(B, task.B.is_wide);
-    Cs[v].widen_into(C, task.C.is_wide);
+    for (int v = 0; v < kVectors; ++v) {
+      if (state_of(v) >= dstate) continue;
+      float h[kStates], A[kStates], B[kStates], C[kStates];
+      states[v].widen_into(h);
+      rates[v].widen_into(A);
+      Bs[v].widen_into(B, task.B.is_wide);
+      Cs[v].widen_into(C, task.C.is_wide);
 #pragma unroll
-    for (int i = 0; i < kStates; ++i) {
-      const float of_state = !kPlain && task.is_tied ? tied_rate : A[i];
-      h[i] = fmaf(exp2_approximate(step * of_state * kLog2E), h[i], input * B[i]);
-      y = fmaf(C[i], h[i], y);
+      for (int i = 0; i < kStates; ++i) {
+        h[i] = fmaf(decay_of(A[i]), h[i], input * B[i]);
+        y = fmaf(C[i], h[i], y);
+      }
+      states[v].narrow_from(h);
+      if (is_channel) states[v].store(reinterpret_cast<char*>(state + state_of(v)));
     }
-    states[v].narrow_from(h);
-    if (is_channel) states[v].store(reinterpret_cast<char*>(state + state_of(v)));
+  };
+  const auto decay_of = [&](float A) { return exp2_approximate(step * A * kLog2E); };
+  if (!kPlain && task.is_tied) {
+    const float decay = decay_of(tied_rate);
+    advance([&](float) { return decay; });
+  } else {
+    advance(decay_of);
   }
 #pragma unroll
   for (uint32_t mask = kWarpSize / 2; mask > 0; mask /= 2) {
     if (mask < lanes) y += __shfl_xor_sync(kWholeWarp, y, mask);
   }
   if (lane != 0 || !is_channel) return;
-  if (task.D.data) y += skip;
-  if (task.z.data) y *= gate;
-  narrow_into(y, out);
+  if constexpr (!kPlain) open_gate();
+  if (task.D.data) y = fmaf(D, widen(x), y);
+  narrow_into(y * gate, out);
 }
 
 template <class T, class Stored>

@@ -5,6 +5,10 @@
 #include "generic/scan.h"
 #include "mamba/kernels/conv.h"
 
+#ifdef __CUDACC__
+#include "cuda/fast_math.cuh"
+#endif
+
 namespace mamba::kernels::generic {
 
 /// Sequence `index`; its slot is not used here.
@@ -30,6 +34,36 @@ MAMBA_HD inline int64_t sequence_of(const ConvParams& p, int64_t batch, int64_t 
   return low - 1;
 }
 
+/// One more term of the sum over the taps. Rounded alike in every kernel of a backend: a convolution packed, in chunks
+/// or step by step has the bits of the whole.
+template <class Real>
+MAMBA_HD inline Real tap(Real sum, Real weight, Real seen) {
+#ifdef __CUDA_ARCH__
+  return fma(weight, seen, sum);
+#else
+  return sum + weight * seen;
+#endif
+}
+
+/// The silu that follows; likewise.
+template <class Real>
+MAMBA_HD inline Real activated(Real pre) {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<Real, float>) return pre * kernels::cuda::fast_sigmoid(pre);
+#endif
+  return silu(pre);
+}
+template <class Real>
+MAMBA_HD inline Real activated_slope(Real pre) {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::is_same_v<Real, float>) {
+    const float s = kernels::cuda::fast_sigmoid(pre);
+    return s * (1.f + pre * (1.f - s));
+  }
+#endif
+  return silu_slope(pre);
+}
+
 /// One channel of one sequence: element i of initial_state followed by x.
 template <class T>
 struct Seen {
@@ -48,7 +82,7 @@ struct Seen {
   MAMBA_HD Wide<T> pre(int64_t step) const {
     const Wide<T>* weight = static_cast<const Wide<T>*>(p.weight) + channel * p.width;
     Wide<T> sum = p.bias ? static_cast<const Wide<T>*>(p.bias)[channel] : Wide<T>(0);
-    for (int64_t k = 0; k < p.width; ++k) sum += weight[k] * (*this)[step + k];
+    for (int64_t k = 0; k < p.width; ++k) sum = tap(sum, weight[k], (*this)[step + k]);
     return sum;
   }
 };
@@ -63,7 +97,7 @@ MAMBA_HD void conv_forward(const ConvParams& p, int64_t batch, int64_t channel, 
     const int64_t step = time - seen.s.start;
     if (step >= 0 && step < seen.s.steps) {
       const Wide<T> pre = seen.pre(step);
-      out = p.silu ? silu(pre) : pre;
+      out = p.silu ? activated(pre) : pre;
     }
   }
   store<T>(p.out, batch, channel, time, out);
@@ -94,7 +128,7 @@ MAMBA_HD void conv_dpre(const ConvGradParams& g, int64_t batch, int64_t channel,
     const int64_t step = time - seen.s.start;
     if (step >= 0 && step < seen.s.steps) {
       dpre = load<T>(g.dout, batch, channel, time);
-      if (p.silu) dpre *= silu_slope(seen.pre(step));
+      if (p.silu) dpre *= activated_slope(seen.pre(step));
     }
   }
   dpre_at<T>(g, batch, channel, time) = dpre;
@@ -149,11 +183,11 @@ MAMBA_HD void conv_update(const ConvUpdateParams& p, int64_t row, int64_t channe
   const Real x = load<T>(p.x, row, channel, 0);
   Real sum = p.bias ? static_cast<const Real*>(p.bias)[channel] : Real(0);
   for (int64_t k = 0; k < p.width - 1; ++k) {
-    sum += weight[k] * load<T>(p.state, slot, channel, k);
+    sum = tap(sum, weight[k], load<T>(p.state, slot, channel, k));
     store<T>(p.state, slot, channel, k, k + 2 < p.width ? load<T>(p.state, slot, channel, k + 1) : x);
   }
-  sum += weight[p.width - 1] * x;
-  store<T>(p.out, row, channel, 0, p.silu ? silu(sum) : sum);
+  sum = tap(sum, weight[p.width - 1], x);
+  store<T>(p.out, row, channel, 0, p.silu ? activated(sum) : sum);
 }
 
 }  // namespace mamba::kernels::generic

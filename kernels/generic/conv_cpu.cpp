@@ -1,8 +1,10 @@
-// The convolution on the CPU.
+// The generic convolution on the CPU.
+#include "generic/conv_cpu.h"
+
 #include "generic/conv.h"
 #include "generic/select.h"
 
-namespace mamba::kernels::cpu {
+namespace mamba::kernels::generic::cpu {
 
 namespace {
 
@@ -63,4 +65,4 @@ void conv_update(const ConvUpdateParams& params, Range range) {
   });
 }
 
-}  // namespace mamba::kernels::cpu
+}  // namespace mamba::kernels::generic::cpu

@@ -1,10 +1,14 @@
-// The convolution on CUDA: a thread for each element of out and of the workspace, and for each channel of a sequence.
+// The generic convolution on CUDA: a thread for each element of out and of the workspace, and for each channel of a
+// sequence.
+#include "generic/conv_cuda.h"
+
 #include <cuda_runtime.h>
 
 #include "generic/conv.h"
 #include "generic/select.h"
+#include "mamba/kernels/scan.h"
 
-namespace mamba::kernels::cuda {
+namespace mamba::kernels::generic::cuda {
 
 namespace {
 
@@ -58,26 +62,65 @@ struct Update {
 }  // namespace
 
 int conv_forward(const ConvParams& params, CUstream_st* stream) {
-  return generic::select(params.activation_type, [&](auto activation) {
+  return select(params.activation_type, [&](auto activation) {
     using T = typename decltype(activation)::type;
     const int error = for_each(params.batch * params.dim * params.length, stream, Forward<T>{params});
     return error ? error : for_each(params.sequences * params.dim, stream, LastState<T>{params});
   });
 }
 
-int conv_backward(const ConvGradParams& params, CUstream_st* stream) {
+namespace {
+
+/// The workspace: dpre, then the sums for each sequence.
+struct GradWorkspace {
+  int64_t dpre = 0, dweight = 0, dbias = 0, bytes = 0;
+
+  explicit GradWorkspace(const ConvGradParams& params) {
+    const ConvParams& p = params.conv;
+    const int64_t real = p.activation_type == ScalarType::kFloat64 ? 8 : 4;
+    const auto reserve = [&](int64_t count) {
+      const int64_t at = bytes;
+      bytes += ceil_div(count * real, 16) * 16;
+      return at;
+    };
+    dpre = reserve(p.batch * p.dim * p.length);
+    dweight = reserve(params.dweight ? p.sequences * p.dim * p.width : 0);
+    dbias = reserve(params.dbias ? p.sequences * p.dim : 0);
+  }
+};
+
+}  // namespace
+
+int64_t conv_backward_workspace(const ConvGradParams& params) {
+  return GradWorkspace(params).bytes;
+}
+
+int conv_backward(const ConvGradParams& params, void* workspace, CUstream_st* stream) {
   const ConvParams& p = params.conv;
-  return generic::select(p.activation_type, [&](auto activation) {
+  const GradWorkspace at(params);
+  ConvGradParams partial = params;
+  char* base = static_cast<char*>(workspace);
+  partial.dpre = base + at.dpre;
+  if (params.dweight) partial.dweight = base + at.dweight;
+  if (params.dbias) partial.dbias = base + at.dbias;
+  int error = select(p.activation_type, [&](auto activation) {
     using T = typename decltype(activation)::type;
-    const int error = for_each(p.batch * p.dim * p.length, stream, Dpre<T>{params});
-    return error ? error : for_each(p.sequences * p.dim, stream, Backward<T>{params});
+    const int failed = for_each(p.batch * p.dim * p.length, stream, Dpre<T>{partial});
+    return failed ? failed : for_each(p.sequences * p.dim, stream, Backward<T>{partial});
   });
+  const bool is_double = p.activation_type == ScalarType::kFloat64;
+  const auto add = [&](const void* sums, int64_t count, void* total) {
+    if (total && !error) error = kernels::cuda::ordered_sum(sums, p.sequences, count, is_double, total, stream);
+  };
+  add(partial.dweight, p.dim * p.width, params.dweight);
+  add(partial.dbias, p.dim, params.dbias);
+  return error;
 }
 
 int conv_update(const ConvUpdateParams& params, CUstream_st* stream) {
-  return generic::select(params.activation_type, [&](auto activation) {
+  return select(params.activation_type, [&](auto activation) {
     return for_each(params.rows * params.dim, stream, Update<typename decltype(activation)::type>{params});
   });
 }
 
-}  // namespace mamba::kernels::cuda
+}  // namespace mamba::kernels::generic::cuda

@@ -16,7 +16,7 @@ struct Cpu {
   }
 
   static void backward(const ConvGradArgs& args, const GradientArray& gradients) {
-    const ConvGradPlan plan(args, gradients);
+    const ConvGradPlan plan(args, gradients, Sums::kPartial);
     const kernels::ConvGradParams& p = plan.params();
     const int64_t size = p.conv.length * p.conv.width;
     parallel(cpu::conv_dpre_work(p), size, [&](kernels::Range range) { cpu::conv_dpre(p, range); });

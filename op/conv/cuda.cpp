@@ -1,4 +1,6 @@
 // The convolution on CUDA, on the current stream.
+#include <ATen/ops/empty.h>
+
 #include "conv/backend.h"
 #include "launch.h"
 
@@ -18,9 +20,11 @@ struct Cuda {
   static void backward(const ConvGradArgs& args, const GradientArray& gradients) {
     const c10::OptionalDeviceGuard guard(args.conv.x.device());
     CUstream_st* stream = current_stream(args.conv.x);
-    const ConvGradPlan plan(args, gradients);
-    check_launch(cuda::conv_backward(plan.params(), stream));
-    plan.finish([&](const Tensor& partial, const Tensor& total) { launch_ordered_sum(partial, total, stream); });
+    const ConvGradPlan plan(args, gradients, Sums::kWhole);
+    const Tensor workspace =
+        at::empty({cuda::conv_backward_workspace(plan.params())}, args.conv.x.options().dtype(at::kByte));
+    check_launch(cuda::conv_backward(plan.params(), workspace.mutable_data_ptr(), stream));
+    plan.finish();
   }
 
   static void update(const ConvUpdateArgs& args, const Tensor& out) {

@@ -12,7 +12,9 @@ namespace mamba::conv {
 OutAndState allocate_outputs(const ConvArgs& args) {
   const Tensor& x = args.x;
   const c10::SymInt rows = args.cu_seqlens.defined() ? args.cu_seqlens.sym_size(0) - 1 : x.sym_size(0);
-  return {at::empty_like(x), at::empty_symint({rows, x.sym_size(1), args.weight.sym_size(1) - 1}, x.options())};
+  // Tokens may lie outside every sequence.
+  const Tensor out = args.cu_seqlens.defined() ? at::zeros_like(x) : at::empty_like(x);
+  return {out, at::empty_symint({rows, x.sym_size(1), args.weight.sym_size(1) - 1}, x.options())};
 }
 
 GradientArray allocate_gradients(const ConvGradArgs& args) {
@@ -53,26 +55,30 @@ ConvPlan::ConvPlan(const ConvArgs& args, const OutAndState& outputs) : args_(arg
   p.last_state = activation(std::get<1>(outputs));
 }
 
-ConvGradPlan::ConvGradPlan(const ConvGradArgs& args, const GradientArray& gradients)
-    : conv_(args.conv, {Tensor(), Tensor()}),
-      gradients_(gradients),
-      dout_(args.dout),
-      dlast_state_(args.dlast_state),
-      dpre_(at::empty(args.conv.x.sizes(), args.conv.x.options().dtype(wide_type(args.conv.x)))) {
+ConvGradPlan::ConvGradPlan(const ConvGradArgs& args, const GradientArray& gradients, Sums form)
+    : conv_(args.conv, {Tensor(), Tensor()}), gradients_(gradients), dout_(args.dout), dlast_state_(args.dlast_state) {
   const kernels::ConvParams& p = conv_.params();
   params_.conv = p;
+  if (form == Sums::kPartial && kernels::cpu::conv_dpre_work(params_) > 0) {
+    dpre_ = at::empty(args.conv.x.sizes(), args.conv.x.options().dtype(wide_type(args.conv.x)));
+  }
   params_.dout = activation(dout_);
   params_.dlast_state = activation(dlast_state_);
   params_.dpre = data(dpre_);
   params_.dx = activation(gradients[kX]);
   params_.dinitial_state = activation(gradients[kInitialState]);
-  params_.dweight = partial_sums(kWeight, {p.sequences, p.dim, p.width});
-  params_.dbias = partial_sums(kBias, {p.sequences, p.dim});
+  params_.dweight = sums(kWeight, form, {p.sequences, p.dim, p.width});
+  params_.dbias = sums(kBias, form, {p.sequences, p.dim});
 }
 
-void* ConvGradPlan::partial_sums(Gradient gradient, c10::IntArrayRef shape) {
-  if (gradients_[gradient].numel() == 0) return nullptr;
-  sums_.emplace_back(gradient, at::empty(shape, dpre_.options()));
+void* ConvGradPlan::sums(Gradient gradient, Sums form, c10::IntArrayRef shape) {
+  const Tensor& to = gradients_[gradient];
+  if (to.numel() == 0) return nullptr;
+  const at::ScalarType wide = params_.conv.activation_type == kernels::ScalarType::kFloat64 ? at::kDouble : at::kFloat;
+  if (form == Sums::kWhole && to.scalar_type() == wide && to.is_contiguous()) return data(to);
+  std::vector<int64_t> sizes = shape.vec();
+  if (form == Sums::kWhole) sizes[0] = 1;
+  sums_.emplace_back(gradient, at::empty(sizes, to.options().dtype(wide)));
   return data(sums_.back().second);
 }
 

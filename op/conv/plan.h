@@ -1,6 +1,7 @@
 // From the convolution's arguments to what its kernels need.
 #pragma once
 
+#include "../plan.h"
 #include "conv/conv_arguments.h"
 #include "mamba/kernels/conv.h"
 
@@ -25,7 +26,7 @@ class ConvPlan {
 
 class ConvGradPlan {
  public:
-  ConvGradPlan(const ConvGradArgs& args, const GradientArray& gradients);
+  ConvGradPlan(const ConvGradArgs& args, const GradientArray& gradients, Sums form);
   const kernels::ConvGradParams& params() const { return params_; }
 
   /// Calls ordered_sum(partial, total) for the sums over several sequences, and writes the parameters' gradients.
@@ -37,9 +38,13 @@ class ConvGradPlan {
       gradients_[gradient].copy_(total);
     }
   }
+  /// The same where the sums are whole.
+  void finish() const {
+    for (const auto& [gradient, whole] : sums_) gradients_[gradient].copy_(whole.select(0, 0));
+  }
 
  private:
-  void* partial_sums(Gradient gradient, c10::IntArrayRef shape);
+  void* sums(Gradient gradient, Sums form, c10::IntArrayRef shape);
   static Tensor total_of(const Tensor& partial);
 
   ConvPlan conv_;

@@ -15,19 +15,19 @@ struct ConvParams {
   ScalarType activation_type = ScalarType::kFloat32;
   bool silu = false;
   int64_t batch = 0, dim = 0, length = 0, width = 1;
-  int64_t sequences = 0;                // packed, or the batch
-  const int64_t* cu_seqlens = nullptr;  // null: dense
-  const void* weight = nullptr;         // (dim, width), wide, contiguous
-  const void* bias = nullptr;           // (dim), wide, contiguous
-  Activation x, out;
+  int64_t sequences = 0;                 // packed, or the batch
+  const int64_t* cu_seqlens = nullptr;   // null: dense
+  const void* weight = nullptr;          // (dim, width), wide, contiguous
+  const void* bias = nullptr;            // (dim), wide, contiguous
+  Activation x, out;                     // packed: out is zero before, for tokens outside every sequence
   Activation initial_state, last_state;  // (sequences, dim, width - 1), activation type
 };
 
-/// The backward goes in two passes, each over work of its own: first dpre, then everything that is summed from it.
+/// On CUDA the backward is one call, and its sums are whole: the first dimension of dweight and dbias is 1.
 struct ConvGradParams {
   ConvParams conv;
   Activation dout, dlast_state;  // null means zero
-  void* dpre = nullptr;          // (batch, dim, length), wide, contiguous: the gradient of pre, a workspace
+  void* dpre = nullptr;  // (batch, dim, length), wide, contiguous: the gradient of pre; the CPU's conv_dpre() writes it
   Activation dx, dinitial_state;
   void* dweight = nullptr;  // (sequences, dim, width), wide: sums to be added in order along the first dimension
   void* dbias = nullptr;    // (sequences, dim), wide; likewise
@@ -48,6 +48,8 @@ namespace cpu {
 
 int64_t conv_forward_work(const ConvParams& params);
 void conv_forward(const ConvParams& params, Range range);
+
+/// Goes before conv_backward(). Without work it needs no dpre either.
 int64_t conv_dpre_work(const ConvGradParams& params);
 void conv_dpre(const ConvGradParams& params, Range range);
 int64_t conv_backward_work(const ConvGradParams& params);
@@ -60,7 +62,11 @@ void conv_update(const ConvUpdateParams& params, Range range);
 namespace cuda {
 
 int conv_forward(const ConvParams& params, CUstream_st* stream);
-int conv_backward(const ConvGradParams& params, CUstream_st* stream);
+
+/// `workspace` has conv_backward_workspace() bytes, aligned to 16. Both calls must see the same params.
+int64_t conv_backward_workspace(const ConvGradParams& params);
+int conv_backward(const ConvGradParams& params, void* workspace, CUstream_st* stream);
+
 int conv_update(const ConvUpdateParams& params, CUstream_st* stream);
 
 }  // namespace cuda

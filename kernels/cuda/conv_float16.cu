@@ -1,0 +1,11 @@
+#include "cuda/conv_backward.cuh"
+#include "cuda/conv_forward.cuh"
+#include "cuda/conv_update.cuh"
+
+namespace mamba::kernels::cuda {
+
+template Error conv_forward_with<Float16>(const ConvParams&, ConvAccess, CUstream_st*);
+template Error conv_backward_with<Float16>(const ConvGradParams&, ConvAccess, float*, CUstream_st*);
+template Error conv_update_with<Float16>(const ConvUpdateParams&, CUstream_st*);
+
+}  // namespace mamba::kernels::cuda
