@@ -96,7 +96,7 @@ BackwardResult call_causal_conv1d_bwd(const ConvGradArgs& a) {
 
 Tensor call_causal_conv1d_update(const ConvUpdateArgs& a) {
   static const auto handle = find<decltype(conv_update_entry<no_function_update>)>("mamba::causal_conv1d_update");
-  return handle.call(a.conv_state, a.x, a.weight, optional(a.bias), a.silu, optional(a.state_batch_indices));
+  return handle.call(a.conv_state, a.x, a.weight, a.bias, a.silu, a.state_batch_indices);
 }
 
 }  // namespace conv

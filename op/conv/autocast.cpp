@@ -24,11 +24,9 @@ class Autocast {
   /// The caller's state is written to and keeps its dtype, which x takes.
   static Tensor causal_conv1d_update(const ConvUpdateArgs& args) {
     const c10::impl::ExcludeDispatchKeyGuard guard(at::autocast::get_autocast_dispatch_key_from_device_type(kDevice));
-    ConvUpdateArgs same = args;
-    if (args.x.is_floating_point() && args.conv_state.is_floating_point()) {
-      same.x = args.x.to(args.conv_state.scalar_type());
-    }
-    return call_causal_conv1d_update(same);
+    const bool is_floating = args.x.is_floating_point() && args.conv_state.is_floating_point();
+    const Tensor x = is_floating ? args.x.to(args.conv_state.scalar_type()) : args.x;
+    return call_causal_conv1d_update({args.conv_state, x, args.weight, args.bias, args.silu, args.state_batch_indices});
   }
 
  private:

@@ -65,7 +65,8 @@ BackwardResult causal_conv1d_bwd(const ConvGradArgs& args) {
 }
 
 Tensor causal_conv1d_update(const ConvUpdateArgs& args) {
-  const std::array<Tensor, 4> inputs = {args.conv_state, args.x, args.weight, args.bias};
+  const std::array<std::reference_wrapper<const Tensor>, 4> inputs = {args.conv_state, args.x, args.weight,
+                                                                      value(args.bias)};
   TORCH_CHECK_NOT_IMPLEMENTED(
       !any_requires_grad(inputs) && !any_has_tangent(inputs),
       "causal_conv1d_update: expected inputs that need no derivatives, for conv_state changes in place, but got one "

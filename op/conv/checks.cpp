@@ -84,7 +84,7 @@ void check_conv_update(const ConvUpdateArgs& args) {
   checks.shape("x", x, "(batch, dim)", {x.dim() > 0 ? x.sym_size(0) : SymInt(0), dim});
   checks.same_dtype("x", x, "conv_state", state.scalar_type());
   const SymInt batch = x.sym_size(0);
-  if (!args.state_batch_indices.defined()) {
+  if (!value(args.state_batch_indices).defined()) {
     TORCH_CHECK_VALUE(same(state.sym_size(0), batch), op, ": expected conv_state to have a slot for each of the ",
                       batch, " rows of x, but got ", state.sym_size(0), "; or name the slots by state_batch_indices");
   }
@@ -92,8 +92,8 @@ void check_conv_update(const ConvUpdateArgs& args) {
   TORCH_CHECK_VALUE(same(args.weight.sym_size(1), state.sym_size(2) + 1), op,
                     ": expected weight to have one tap more than conv_state has inputs (", state.sym_size(2),
                     "), but got ", text(args.weight.sym_sizes()));
-  checks.bias(args.bias, dim, x.scalar_type());
-  checks.slots(args.state_batch_indices, batch, state.sym_size(0));
+  checks.bias(value(args.bias), dim, x.scalar_type());
+  checks.slots(value(args.state_batch_indices), batch, state.sym_size(0));
 }
 
 }  // namespace mamba::conv

@@ -27,10 +27,12 @@ struct ConvGradArgs {
   GradientMask mask{};
 };
 
+/// As the dispatcher passes them: see UpdateArgs.
 struct ConvUpdateArgs {
-  Tensor conv_state, x, weight, bias;
-  bool silu = false;
-  Tensor state_batch_indices;
+  const Tensor &conv_state, &x, &weight;
+  const OptTensor& bias;
+  bool silu;
+  const OptTensor& state_batch_indices;
 };
 
 using BackwardResult = std::tuple<Tensor, Tensor, Tensor, Tensor>;
@@ -63,8 +65,7 @@ BackwardResult conv_grad_entry(const OptTensor& dout, const OptTensor& dlast_sta
 template <auto kFunction>
 Tensor conv_update_entry(const Tensor& conv_state, const Tensor& x, const Tensor& weight, const OptTensor& bias,
                          bool silu, const OptTensor& state_batch_indices) {
-  return kFunction(
-      ConvUpdateArgs{conv_state, x, weight, value_or_undefined(bias), silu, value_or_undefined(state_batch_indices)});
+  return kFunction(ConvUpdateArgs{conv_state, x, weight, bias, silu, state_batch_indices});
 }
 
 }  // namespace mamba::conv

@@ -86,11 +86,8 @@ Tensor ConvGradPlan::total_of(const Tensor& partial) {
   return at::zeros(partial.sizes().slice(1), partial.options());
 }
 
-ConvUpdatePlan::ConvUpdatePlan(const ConvUpdateArgs& args, const Tensor& out) : args_(args) {
-  const at::ScalarType wide = wide_type(args.x);
-  args_.weight = dense(args.weight, wide);
-  args_.bias = dense(args.bias, wide);
-
+ConvUpdatePlan::ConvUpdatePlan(const ConvUpdateArgs& args, const Tensor& out)
+    : weight_(dense(args.weight, wide_type(args.x))), bias_(dense(value(args.bias), wide_type(args.x))) {
   kernels::ConvUpdateParams& p = params_;
   p.activation_type = kernel_type(args.x.scalar_type());
   p.silu = args.silu;
@@ -98,9 +95,9 @@ ConvUpdatePlan::ConvUpdatePlan(const ConvUpdateArgs& args, const Tensor& out) : 
   p.dim = args.x.size(1);
   p.width = args.weight.size(1);
   p.slots = args.conv_state.size(0);
-  p.slot_of_row = mamba::slot_of_row(args_.state_batch_indices);
-  p.weight = data(args_.weight);
-  p.bias = data(args_.bias);
+  p.slot_of_row = mamba::slot_of_row(value(args.state_batch_indices));
+  p.weight = data(weight_);
+  p.bias = data(bias_);
   p.state = activation(args.conv_state);
   p.x = {data(args.x), args.x.stride(0), args.x.stride(1), 0};
   p.out = {data(out), out.stride(0), out.stride(1), 0};

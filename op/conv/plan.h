@@ -60,7 +60,7 @@ class ConvUpdatePlan {
   const kernels::ConvUpdateParams& params() const { return params_; }
 
  private:
-  ConvUpdateArgs args_;
+  Tensor weight_, bias_;  // as the kernels want them
   kernels::ConvUpdateParams params_;
 };
 

@@ -72,7 +72,8 @@ BackwardResult causal_conv1d_bwd(const ConvGradArgs& args) {
 }
 
 Tensor causal_conv1d_update(const ConvUpdateArgs& args) {
-  const Vmap vmap(std::vector<Tensor>{args.conv_state, args.x, args.weight, args.bias, args.state_batch_indices});
+  const Vmap vmap(
+      std::vector<Tensor>{args.conv_state, args.x, args.weight, value(args.bias), value(args.state_batch_indices)});
   check_conv_update(args);
   TORCH_CHECK_VALUE(vmap.is_mapped(args.conv_state),
                     "causal_conv1d_update: expected conv_state to be mapped by vmap like the other arguments, for it "
@@ -80,19 +81,21 @@ Tensor causal_conv1d_update(const ConvUpdateArgs& args) {
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKey::FuncTorchBatched);
   const Tensor state = vmap.in_front(args.conv_state);
   const int64_t slots = state.sym_size(1).guard_int(__FILE__, __LINE__);
-  const bool is_foldable = slots_are_adjacent(state) && indices_are_in_range(vmap, args.state_batch_indices, slots) &&
-                           !vmap.is_mapped(args.weight) && !vmap.is_mapped(args.bias);
+  const bool is_foldable = slots_are_adjacent(state) &&
+                           indices_are_in_range(vmap, value(args.state_batch_indices), slots) &&
+                           !vmap.is_mapped(args.weight) && !vmap.is_mapped(value(args.bias));
   if (is_foldable) {
-    ConvUpdateArgs folded = args;
-    folded.conv_state = state.flatten(0, 1);
-    folded.x = vmap.fold(args.x, 0);
-    folded.state_batch_indices = fold_indices(vmap, args.state_batch_indices, slots);
-    return vmap.unfold(call_causal_conv1d_update(folded), 0);
+    const Tensor indices = fold_indices(vmap, value(args.state_batch_indices), slots);
+    return vmap.unfold(call_causal_conv1d_update({state.flatten(0, 1), vmap.fold(args.x, 0), args.weight, args.bias,
+                                                  args.silu, optional(indices)}),
+                       0);
   }
   return one_by_one(vmap, [&](int64_t i) {
+    const auto at = [&](const Tensor& x) { return vmap.select(x, i); };
+    const auto optional_at = [&](const OptTensor& x) { return optional(at(value(x))); };
     return as_vector(
-        call_causal_conv1d_update({vmap.select(args.conv_state, i), vmap.select(args.x, i), vmap.select(args.weight, i),
-                                   vmap.select(args.bias, i), args.silu, vmap.select(args.state_batch_indices, i)}));
+        call_causal_conv1d_update({at(args.conv_state), at(args.x), at(args.weight), optional_at(args.bias), args.silu,
+                                   optional_at(args.state_batch_indices)}));
   })[0];
 }
 
