@@ -110,6 +110,8 @@ def markdown(report, name):
         "contiguous unless said; D, z, delta_bias and softplus. The ISA levels are those of one CPU: v3 and baseline",
         f"tell what older instructions do on it, not what an older CPU does. Raw figures: [{name}.json]({name}.json).",
     ]
+    if report["note"]:
+        lines += ["", f"Note: {report['note']}."]
     goals = [goal_row(report, goal) for goal in GOALS] + [goal_row(report, goal, is_most=True) for goal in MOST]
     lines += ["", "## Ratios, and what they should reach", "", table(["ratio", "size", *levels], goals)]
     lines += ["", "## Operators, milliseconds (medians)", ""]
@@ -130,17 +132,18 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--build", type=Path, default=Path("build/dev/benchmarks"))
     parser.add_argument("--commit", help="what was built; by default the one checked out")
+    parser.add_argument("--note", default="", help="what else a reader must know of the run")
     parser.add_argument("--kernels", default=".", help="regular expression: the kernels to time")
     parser.add_argument("--levels", nargs="+", default=levels())
     parser.add_argument("--least", type=float, default=0.5, help="seconds for which each thing is timed")
     arguments = parser.parse_args()
     commit = arguments.commit or output(["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]).strip()
     report = {"cpu": cpu()[0], "cpus": len(os.sched_getaffinity(0)), "commit": commit, "torch": torch.__version__}
-    report["levels"] = {}
+    report.update(note=arguments.note, levels={})
     for i, level in enumerate(arguments.levels):
         report["levels"][level] = run_level(level, arguments, with_peers=i == 0)
-    arguments.out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
-    arguments.out.with_suffix(".md").write_text(markdown(report, arguments.out.name))
+        arguments.out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+        arguments.out.with_suffix(".md").write_text(markdown(report, arguments.out.name))
     print(arguments.out.with_suffix(".md").read_text())
 
 
