@@ -5,7 +5,7 @@ import platform
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import torch
 
@@ -25,6 +25,13 @@ def cpu_name() -> str:
 
 def cpu_flags() -> List[str]:
     return cpu_field("flags").split()
+
+
+def memory_available() -> Optional[int]:
+    """Bytes of main memory that can be had without swapping; None where Linux does not tell."""
+    path = Path("/proc/meminfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def driver() -> str:

@@ -154,6 +154,14 @@ def test_a_slow_peer_is_skipped_and_the_reason_said(bench, monkeypatch):
     assert text.count(f"skipped: {reason}") == 2
 
 
+def test_what_does_not_fit_into_memory_is_not_tried(bench, monkeypatch):
+    monkeypatch.setattr(command, "memory_available", lambda: 2000)
+    _, text, report = bench("--peers", "none", "--directions", "forward")
+    assert [row["batch"] for row in report.results] == [1]  # 800 bytes; the other needs 2960
+    assert [row["reason"] for row in report.skipped] == ["needs 0.0 GiB or more, but 0.0 GiB are there"]
+    assert "mamba_ops  skipped: needs" in text
+
+
 def test_the_forecast_grows_with_the_problem():
     forecast = timing.Forecast()
     assert forecast.seconds("loop", Problem("forward", 1, 4, 8, 2)) == 0

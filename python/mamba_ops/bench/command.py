@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.hub import tqdm  # tqdm's, or torch's stand-in where that is not installed
 
 from .._errors import CommandError
-from .._machine import machine
+from .._machine import machine, memory_available
 from .peers import OURS, NotHere, Scan, find
 from .problems import Problem, bytes_moved, exponentials, problems
 from .report import Report, output_paths
@@ -83,6 +83,7 @@ def _measure(
     """The time, the results and their difference from the reference; NotHere says why there is none."""
     if expected > limit:
         raise NotHere(f"one call would take about {expected:.1f} s, above the --time-limit of {limit:g} s")
+    _refuse_too_large(problem, watch.device)
     try:
         call, comparable = scan.call(problem, watch.device)
         result, first = watch.first(call)
@@ -97,6 +98,13 @@ def _measure(
     except Exception as error:  # out of memory, or what a third party raises
         raise NotHere(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
     return timing, result, difference
+
+
+def _refuse_too_large(problem: Problem, device: str) -> None:
+    """Linux promises memory that is not there and ends a process that takes it, with all that was measured."""
+    needed, available = bytes_moved(problem), memory_available()
+    if device == "cpu" and available is not None and needed > available:
+        raise NotHere(f"needs {needed / 2**30:.1f} GiB or more, but {available / 2**30:.1f} GiB are there")
 
 
 def relative_difference(x: Tensor, y: Tensor) -> float:

@@ -63,7 +63,7 @@ class Report:
         return "\n".join(lines).rstrip()
 
     def problems(self) -> Dict[Tuple[Any, ...], List[Row]]:
-        """Results and skipped rows of each problem, in the order of the run."""
+        """Results and skipped rows of each problem, in the order of the run; last, problems without any result."""
         found: Dict[Tuple[Any, ...], List[Row]] = {}
         for row in (*self.results, *self.skipped):
             found.setdefault(tuple(row[name] for name in PROBLEM_FIELDS), []).append(row)
