@@ -172,6 +172,28 @@ def filled_cache(model, slots, dtype=torch.float64):
 
 
 @FORMS
+@pytest.mark.parametrize("lengths", [[4, 9], [4], [[4, 9, 1]]])
+def test_lengths_of_another_shape_are_refused(lengths, form):
+    model = form(make_model("default"))
+    message = r"expected lengths to have the shape \(batch\) = \[3\], but got "
+    with pytest.raises(Exception, match=message):
+        model.prefill(random_ids(3, 9), lengths=torch.tensor(lengths))
+    with pytest.raises(Exception, match="expected lengths with left_padded, but got none"):
+        model.prefill(random_ids(3, 9), left_padded=True)
+
+
+def test_slots_are_written_in_the_dtypes_of_the_pool_and_without_a_graph():
+    model = make_model("default", torch.float32)
+    pool, slots = model.new_cache(4), torch.tensor([2, 0])
+    with torch.enable_grad(), torch.autocast("cpu", torch.bfloat16):
+        _, cache = model.prefill(random_ids(2, 5))
+        assert cache.conv.dtype == torch.bfloat16 and cache.ssm.requires_grad
+        write_slots(pool, slots, cache)
+    assert not pool.conv.requires_grad and not pool.ssm.requires_grad
+    same_bits(read_slots(pool, slots), MambaCache(cache.conv.detach().float(), cache.ssm.detach()))
+
+
+@FORMS
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64], ids=str)
 @DTYPES
 def test_rows_step_in_the_slots_they_name(dtype, index_dtype, form, device):

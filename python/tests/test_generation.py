@@ -188,7 +188,16 @@ def test_the_same_seed_draws_the_same(device):
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("options", [dict(temperature=-1.0), dict(top_k=-1), dict(top_p=0.0), dict(top_p=1.1)], ids=str)
+def test_the_smallest_temperature_draws_the_likeliest(device):
+    logits = torch.randn(5, 31, device=device)
+    assert torch.equal(sample(logits, 1e-40), logits.argmax(-1))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [dict(temperature=-1.0), dict(temperature=float("nan")), dict(top_k=-1), dict(top_p=0.0), dict(top_p=1.1)],
+    ids=str,
+)
 def test_sampling_refuses_what_has_no_meaning(options):
     with pytest.raises(ValueError, match="^sample: expected temperature >= 0, top_k >= 0 and 0 < top_p <= 1, but got"):
         sample(torch.zeros(1, 3), **options)

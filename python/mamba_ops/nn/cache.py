@@ -36,10 +36,11 @@ def read_slots(cache: MambaCache, slots: Tensor) -> MambaCache:
     return MambaCache(cache.conv.index_select(0, slots), cache.ssm.index_select(0, slots))
 
 
+@torch.no_grad()
 def write_slots(cache: MambaCache, slots: Tensor, rows: MambaCache) -> None:
-    """Put row i of `rows` into slot slots[i] of `cache`, in place."""
-    cache.conv.index_copy_(0, slots, rows.conv)
-    cache.ssm.index_copy_(0, slots, rows.ssm)
+    """Put row i of `rows` into slot slots[i] of `cache`, in place and in its dtypes. Not differentiable, as a step."""
+    for to, of in zip(cache, rows):
+        to.index_copy_(0, slots, of.to(to.dtype))
 
 
 def pack(ids: Tensor, lengths: Tensor, left_padded: bool) -> Tuple[Tensor, Tensor]:

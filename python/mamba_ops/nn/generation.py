@@ -99,14 +99,15 @@ def sample(
 
     Raises ValueError for a negative temperature or top_k, or top_p outside (0, 1].
     """
-    if temperature < 0 or top_k < 0 or not 0 < top_p <= 1:
+    if not temperature >= 0 or top_k < 0 or not 0 < top_p <= 1:
         raise ValueError(
             "sample: expected temperature >= 0, top_k >= 0 and 0 < top_p <= 1, "
             f"but got temperature {temperature}, top_k {top_k}, top_p {top_p}"
         )
     if temperature == 0:
         return logits.argmax(-1)
-    logits = logits.float() / temperature
+    logits = logits.float()
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # the likeliest at 0: none becomes inf
     if 0 < top_k < logits.size(-1):
         least = logits.topk(top_k).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)

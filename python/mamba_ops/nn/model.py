@@ -164,12 +164,20 @@ class MambaLM(nn.Module):
             logits, (rows, vocab_size), and a cache with `rows` slots: batch of them, or sequences with cu_seqlens.
 
         Raises:
-            ValueError: lengths and cu_seqlens both, or shapes and values that the operators refuse.
+            ValueError: lengths and cu_seqlens both, left_padded without lengths, or shapes and values that the
+                operators refuse.
         """
         if lengths is not None:
             if cu_seqlens is not None:
                 raise ValueError("MambaLM.prefill: expected lengths or cu_seqlens, but got both")
+            if lengths.dim() != 1 or lengths.size(0) != ids.size(0):
+                raise ValueError(
+                    f"MambaLM.prefill: expected lengths to have the shape (batch) = [{ids.size(0)}], "
+                    f"but got {lengths.size()}"
+                )
             ids, cu_seqlens = pack(ids, lengths, left_padded)
+        elif left_padded:
+            raise ValueError("MambaLM.prefill: expected lengths with left_padded, but got none")
         hidden, after = self.backbone.prefill(ids, cache, cu_seqlens)
         return self.lm_head(last_of_each(hidden, cu_seqlens)), after
 
