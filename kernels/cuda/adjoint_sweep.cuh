@@ -12,32 +12,39 @@ class AdjointSweep {
   static constexpr int K = Tile::kLaneSteps, kPair = Tile::kPair;
   using Steps = float[kPair][K];
 
-  __device__ AdjointSweep(Shared& block_shared, int64_t states)
+  __device__ AdjointSweep(Shared& block_shared)
       : shared(block_shared),
-        dstate(static_cast<int>(states)),
         warp(static_cast<int>(threadIdx.x) / kWarpSize),
         lane(static_cast<int>(threadIdx.x) % Tile::kLanes),
         row(static_cast<int>(threadIdx.x) / Tile::kLanes * kPair),
         sums(block_shared.lane_sums[warp], static_cast<int>(threadIdx.x) % kWarpSize) {}
 
-  // This pair's columns of the arrays behind the block's shared memory, one row a state.
-  __device__ __forceinline__ float* rates() const { return shared.tail() + row; }
-  __device__ __forceinline__ float* dA_sums() const { return rates() + (dstate + 1) * Tile::kChannels; }
-  __device__ __forceinline__ float* adjoint(int parity) const {
-    return dA_sums() + (1 + parity) * dstate * Tile::kChannels;
-  }
+  /// This pair's part of the row of a state; -1 is the spare row.
+  __device__ __forceinline__ float* rate_of(int state) const { return shared.tail()[state + 1].rate + row; }
+  __device__ __forceinline__ float* adjoint_of(int state) const { return shared.tail()[state + 1].adjoint + row; }
+  __device__ __forceinline__ float* dA_of(int state) const { return shared.tail()[state + 1].dA + row; }
 
  public:
-  /// Takes `states` states from `first_state` on through the tile. `parity` says which adjoints are the old ones.
-  __device__ __forceinline__ void sweep(int buffer, int first_state, int states, int parity) {
+  /// Takes `states` states from `first_state` on through the tile.
+  __device__ __forceinline__ void sweep(int buffer, int first_state, int states) {
     if (is_growing) {
-      sweep_states<true>(buffer, first_state, states, parity);
+      sweep_states<true>(buffer, first_state, states);
     } else {
-      sweep_states<false>(buffer, first_state, states, parity);
+      sweep_states<false>(buffer, first_state, states);
     }
   }
 
  private:
+  /// What goes on from state to state.
+  struct Cursor {
+    float* rates;  // this pair's rate, of which the adjoint and dA are a fixed way off
+    const float *entry, *B;
+    float* sums;
+    float rate[kPair], dA[kPair];  // dA: of the state before, like the sums over channels
+  };
+  static constexpr int kRow = 3 * Tile::kChannels, kAdjoint = Tile::kChannels, kdA = 2 * Tile::kChannels;
+  static_assert(sizeof(typename Tile::StateRow) == kRow * sizeof(float));
+
   static __device__ __forceinline__ void load_row(const float* from, float (&x)[K]) {
 #pragma unroll
     for (int k = 0; k < K; k += 4) {
@@ -51,74 +58,71 @@ class AdjointSweep {
   }
 
   template <bool growing>
-  __device__ __forceinline__ void sweep_states(int buffer, int first_state, int states, int parity) {
-    constexpr int kRow = Tile::kChannels, kPitch = Tile::Coefficients::kPitch;
-    const float* rate_row = rates() + first_state * kRow;
-    float* dA_row = dA_sums() + (first_state - 1) * kRow + (lane & 1);
-    const float* adjoint_row = adjoint(parity) + first_state * kRow;
-    float* next_adjoint_row = adjoint(parity ^ 1) + first_state * kRow;
-    const float* entry_row = &shared.entry[buffer][0][row];
-    const float* B_row = &shared.coefficients.tile[buffer].B[0][Tile::Coefficients::column(lane * K)];
-    float* sums_row = &shared.warp_sums[warp][0][0];
-    float dA[kPair] = {0, 0};  // of the state before, like the sums over channels
-    int delayed = 1;
+  __device__ __forceinline__ void sweep_states(int buffer, int first_state, int states) {
+    Cursor at;
+    at.rates = rate_of(first_state);
+    at.entry = &shared.entry[buffer][0][row];
+    at.B = &shared.coefficients.tile[buffer].B[0][Tile::Coefficients::column(lane * K)];
+    at.sums = &shared.warp_sums[warp][0][0];
+    at.dA[0] = at.dA[1] = 0;
+    load_pair(at.rates, at.rate);
+    int i = 0;
+    if constexpr (!growing) {
 #pragma unroll 1
-    for (int i = 0; i < states; ++i) {
-      float B[K], C[K], rate[kPair], entry[kPair], carry[kPair];
-      load_pair(rate_row, rate);
-      load_row(B_row + Tile::kStates * kPitch, C);
-      load_row(B_row, B);
-      load_pair(entry_row, entry);
-      load_pair(adjoint_row, carry);
-      __syncwarp();
-      sums.begin_get(delayed);
-      add_dA(dA_row, dA);
-
-      Steps a, b, cdy;
-      float before[kPair], after[kPair];
-      decays(rate, a);
-#pragma unroll
-      for (int c = 0; c < kPair; ++c) {
-#pragma unroll
-        for (int k = 0; k < K; ++k) {
-          b[c][k] = input[c][k] * B[k];
-          cdy[c][k] = dy[c][k] * C[k];
-          keep(b[c][k]);
-          keep(cdy[c][k]);
-        }
+      for (; i + 2 <= states; i += 2) {
+        take_state<growing>(at, 0);
+        take_state<growing>(at, 1);
       }
-      scan_both<growing>(a, b, cdy, rate, entry, carry, before, after, next_adjoint_row);
-      sums.end_get(sums_row);
-
-      float dB[K], dC[K];
-      accumulate(a, b, cdy, B, C, rate, before, after, dB, dC, dA);
-      delayed ^= 1;
-      sums.put(delayed, dB, dC);
-      B_row += kPitch;
-      rate_row += kRow;
-      dA_row += kRow;
-      entry_row += kRow;
-      adjoint_row += kRow;
-      next_adjoint_row += kRow;
-      sums_row += Tile::Sums::kFloats;
     }
+#pragma unroll 1
+    for (; i < states; ++i) take_state<growing>(at, i & 1);
     __syncwarp();
-    sums.begin_get(delayed);
-    add_dA(dA_row, dA);
-    sums.end_get(sums_row);
+    sums.begin_get((states & 1) ^ 1);
+    add_dA(at.rates - kRow + kdA, at.dA);
+    sums.end_get(at.sums);
+  }
+
+  /// `parity`: of the state, counted from the stage's first.
+  template <bool growing>
+  __device__ __forceinline__ void take_state(Cursor& at, int parity) {
+    constexpr int kToC = Tile::kStates * Tile::Coefficients::kPitch;
+    float B[K], C[K], entry[kPair], carry[kPair];
+    load_row(at.B + kToC, C);
+    load_row(at.B, B);
+    load_pair(at.entry, entry);
+    load_pair(at.rates + kAdjoint, carry);
+    __syncwarp();
+    sums.begin_get(parity ^ 1);
+    add_dA(at.rates - kRow + kdA, at.dA);
+
+    Steps a, b, cdy;
+    float before[kPair], after[kPair], dB[K], dC[K], rate[kPair];
+#pragma unroll
+    for (int c = 0; c < kPair; ++c) {
+      rate[c] = at.rate[c];
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        a[c][k] = exp2_approximate(step[c][k] * rate[c]);
+        b[c][k] = input[c][k] * B[k];
+        cdy[c][k] = dy[c][k] * C[k];
+        keep(b[c][k]);
+        keep(cdy[c][k]);
+      }
+    }
+    scan_both<growing>(a, b, cdy, rate, entry, carry, before, after, at.rates + kAdjoint);
+    sums.end_get(at.sums);
+    load_pair(at.rates + kRow, at.rate);  // of the next state, so that its decays need not wait
+    accumulate(a, b, cdy, B, C, rate, before, after, dB, dC, at.dA);
+    sums.put(parity, dB, dC);
+    at.rates += kRow;
+    at.entry += Tile::kChannels;
+    at.B += Tile::Coefficients::kPitch;
+    at.sums += Tile::Sums::kFloats;
   }
 
   __device__ __forceinline__ void add_dA(float* row, const float (&dA)[kPair]) const {
     const float sum = sum_lanes_of_two<Tile::kLanes>(dA[0], dA[1], lane & 1);
-    if (lane < 2) *row += sum;
-  }
-
-  __device__ __forceinline__ void decays(const float (&rate)[kPair], Steps& a) const {
-#pragma unroll
-    for (int c = 0; c < kPair; ++c) {
-#pragma unroll
-      for (int k = 0; k < K; ++k) a[c][k] = exp2_approximate(step[c][k] * rate[c]);
-    }
+    if (lane < 2) row[lane] += sum;
   }
 
   static __device__ __forceinline__ float run(const float (&a)[K], const float (&b)[K], float h) {
@@ -191,40 +195,36 @@ class AdjointSweep {
                                              const float (&C)[K], const float (&rate)[kPair],
                                              const float (&before)[kPair], const float (&after)[kPair], float (&dB)[K],
                                              float (&dC)[K], float (&dA)[kPair]) {
-    float h[kPair][K + 1], r[kPair];
+    float decayed[kPair][K];  // a_t h_{t-1}
 #pragma unroll
-    for (int c = 0; c < kPair; ++c) {
-      h[c][0] = before[c];
-      r[c] = after[c];
-      dA[c] = 0;
-    }
+    for (int c = 0; c < kPair; ++c) dA[c] = 0;
+    float h[kPair] = {before[0], before[1]}, g[kPair] = {cdy[0][K - 1] + after[0], cdy[1][K - 1] + after[1]};
 #pragma unroll
     for (int k = 0; k < K; ++k) {
 #pragma unroll
       for (int c = 0; c < kPair; ++c) {
-        h[c][k + 1] = fmaf(a[c][k], h[c][k], b[c][k]);
-        y[c][k] = fmaf(C[k], h[c][k + 1], y[c][k]);
-        dC[k] = c == 0 ? dy[c][k] * h[c][k + 1] : fmaf(dy[c][k], h[c][k + 1], dC[k]);
+        decayed[c][k] = a[c][k] * h[c];
+        h[c] = fmaf(a[c][k], h[c], b[c][k]);
+        y[c][k] = fmaf(C[k], h[c], y[c][k]);
+        dC[k] = c == 0 ? dy[c][k] * h[c] : fmaf(dy[c][k], h[c], dC[k]);
       }
     }
 #pragma unroll
     for (int k = K - 1; k >= 0; --k) {
 #pragma unroll
       for (int c = 0; c < kPair; ++c) {
-        const float g = cdy[c][k] + r[c];
-        r[c] = a[c][k] * g;
-        const float q = r[c] * h[c][k];
+        const float q = g[c] * decayed[c][k];
         dexponent[c][k] = fmaf(rate[c], q, dexponent[c][k]);
         dA[c] = fmaf(step[c][k], q, dA[c]);
-        dinput[c][k] = fmaf(g, B[k], dinput[c][k]);
-        dB[k] = c == 0 ? g * input[c][k] : fmaf(g, input[c][k], dB[k]);
+        dinput[c][k] = fmaf(g[c], B[k], dinput[c][k]);
+        dB[k] = c == 0 ? g[c] * input[c][k] : fmaf(g[c], input[c][k], dB[k]);
+        if (k > 0) g[c] = fmaf(a[c][k], g[c], cdy[c][k - 1]);
       }
     }
   }
 
  protected:
   Shared& shared;
-  const int dstate;
   const int warp, lane, row;  // row: the pair's first channel within the block
   LaneSums<Tile::kLanes> sums;
   bool is_growing;

@@ -7,21 +7,50 @@ namespace mamba::kernels::cuda {
 
 namespace {
 
-constexpr int kThreads = 128;
+/// A block has kColumns quads of sums; kSlices threads share out the parts of each, in order.
+constexpr int kColumns = 32, kSlices = 8, kThreads = kColumns * kSlices;
+
+__device__ __forceinline__ float4 load_quad(const float* from, int64_t left, bool is_vector) {
+  if (is_vector) return read_only<float4>(from);
+  float x[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = i < left ? from[i] : 0.f;
+  return make_float4(x[0], x[1], x[2], x[3]);
+}
+__device__ __forceinline__ void add(float4& sum, const float4& x) {
+  sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+}
 
 __global__ void __launch_bounds__(kThreads) ordered_sums_kernel(const __grid_constant__ SumTask task) {
+  __shared__ float4 sums[kSlices][kColumns];
   int which = 0;
   while (static_cast<int64_t>(blockIdx.x) >= task.first_block[which + 1]) ++which;
   const SumJob& job = task.jobs[which];
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) - task.first_block[which]) * kThreads + threadIdx.x;
-  if (i >= job.rows * job.length) return;
-  const int64_t row = i / job.length, column = i % job.length;
-  const float* from = job.partial + row * job.pitch + (job.is_reversed ? job.length - 1 - column : column);
+  const int lane = static_cast<int>(threadIdx.x) % kColumns, slice = static_cast<int>(threadIdx.x) / kColumns;
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) - task.first_block[which]) * kColumns + lane;
+  const int64_t quads = ceil_div(job.length, 4), row = i / quads, column = i % quads * 4, left = job.length - column;
+  const bool is_vector = job.pitch % 4 == 0, exists = row < job.rows;  // a row's padding is there to be read
   const int64_t stride = job.rows * job.pitch;
-  float sum = 0;
+  const int64_t begin = job.parts * slice / kSlices, end = job.parts * (slice + 1) / kSlices;
+  const float* from = job.partial + row * job.pitch + column + begin * stride;
+  float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 8
-  for (int64_t part = 0; part < job.parts; ++part) sum += from[part * stride];
-  job.total[i] = sum;
+  for (int64_t part = begin; part < end && exists; ++part, from += stride) add(sum, load_quad(from, left, is_vector));
+  sums[slice][lane] = sum;
+  __syncthreads();
+  if (slice > 0 || !exists) return;
+#pragma unroll
+  for (int other = 1; other < kSlices; ++other) add(sum, sums[other][lane]);
+  float* to = job.total + row * job.length;
+  if (!job.is_reversed && left >= 4 && reinterpret_cast<uintptr_t>(to + column) % sizeof(float4) == 0) {
+    *reinterpret_cast<float4*>(to + column) = sum;
+    return;
+  }
+  const float values[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (k < left) to[job.is_reversed ? job.length - 1 - column - k : column + k] = values[k];
+  }
 }
 
 }  // namespace
@@ -30,7 +59,8 @@ Error ordered_sums(const SumJob* jobs, int count, CUstream_st* stream) {
   SumTask task;
   for (int i = 0; i < SumTask::kMostJobs; ++i) {
     if (i < count) task.jobs[i] = jobs[i];
-    task.first_block[i + 1] = task.first_block[i] + ceil_div(task.jobs[i].rows * task.jobs[i].length, kThreads);
+    task.first_block[i + 1] =
+        task.first_block[i] + ceil_div(task.jobs[i].rows * ceil_div(task.jobs[i].length, 4), kColumns);
   }
   const int64_t blocks = task.first_block[SumTask::kMostJobs];
   return blocks == 0 ? cudaSuccess : launch(ordered_sums_kernel, blocks, kThreads, 0, stream, task);
@@ -84,9 +114,8 @@ Error backward_by_plan(const ScanGradParams& grad, const BackwardPlan& plan, flo
     carries.chunk_steps = plan.chunk_steps;
     carries.adjoints = workspace + plan.chunk_adjoints;
     carries.exponents = workspace + plan.chunk_exponents;
-    error = with_activation_type(p.activation_type, [&](auto activation) {
-      return adjoint_carries<decltype(activation)>(carries, plan.carry_choice, stream);
-    });
+    error = with_activation_type(
+        p.activation_type, [&](auto activation) { return adjoint_carries<decltype(activation)>(carries, stream); });
   }
   if (error == cudaSuccess) {
     error = with_activation_type(p.activation_type, [&](auto activation) {

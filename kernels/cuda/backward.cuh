@@ -22,21 +22,21 @@ namespace mamba::kernels::cuda {
 template <class Tile>
 __device__ __forceinline__ void fetch_entry_states(typename Tile::Shared& shared, int buffer, const ScanParams& p,
                                                    int first_state, int first_step) {
-  constexpr int kPerRow = Tile::kChannels / 4, kQuads = Tile::kStates * kPerRow;
+  constexpr int kPerRow = Tile::kChannels / 4, kRows = Tile::kThreads / kPerRow;
+  static_assert(Tile::kThreads % kPerRow == 0);
   const Place& place = shared.place;
   const int states = static_cast<int>(p.dstate) - first_state, channels = place.channels;
-  const float* from =
-      generic::checkpoint<float>(p, place.sequence, first_step / kCheckpointSpacing, first_state, place.channel);
+  const int first = static_cast<int>(threadIdx.x) / kPerRow, channel = static_cast<int>(threadIdx.x) % kPerRow * 4;
+  const float* from = generic::checkpoint<float>(p, place.sequence, first_step / kCheckpointSpacing,
+                                                 first_state + first, place.channel + channel);
   const bool is_vector = p.dim % 4 == 0 && place.channel % 4 == 0 && channels % 4 == 0;
 #pragma unroll
-  for (int i = 0; i < kQuads; i += Tile::kThreads) {
-    const int q = i + static_cast<int>(threadIdx.x), state = q / kPerRow, channel = q % kPerRow * 4;
-    if ((kQuads % Tile::kThreads != 0 && q >= kQuads) || state >= states) continue;
-    float* to = &shared.entry[buffer][state][channel];
-    const float* row = from + state * p.dim + channel;
+  for (int i = 0; i < Tile::kStates; i += kRows, from += kRows * p.dim) {
+    if (first + i >= states || (Tile::kStates % kRows != 0 && first + i >= Tile::kStates)) continue;
+    float* to = &shared.entry[buffer][first + i][channel];
     if (is_vector) {
       if (channel < channels) {
-        copy_async<16>(to, row);
+        copy_async<16>(to, from);
       } else {
         store_float4(to, {0.f, 0.f, 0.f, 0.f});
       }
@@ -45,7 +45,7 @@ __device__ __forceinline__ void fetch_entry_states(typename Tile::Shared& shared
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if (channel + j < channels) {
-        copy_async<4>(to + j, row + j);
+        copy_async<4>(to + j, from + j);
       } else {
         to[j] = 0;
       }
@@ -56,12 +56,16 @@ __device__ __forceinline__ void fetch_entry_states(typename Tile::Shared& shared
 /// Sums dB and dC of a stage's states over the warps, into the block's slice of the workspace.
 template <class Tile>
 __device__ __forceinline__ void store_coefficient_sums(const typename Tile::Shared& shared, int first_state, int states,
-                                                       int first_step, int steps) {
-  constexpr int kPerState = 4 * Tile::kLanes, kQuads = Tile::kStates * kPerState;
-  static_assert(kQuads % Tile::kThreads == 0);
+                                                       int first_step) {
+  constexpr int kPerState = 4 * Tile::kLanes, kAtOnce = Tile::kThreads / kPerState;
+  static_assert(Tile::kThreads % kPerState == 0 && Tile::kStates % kAtOnce == 0);
+  const int first = static_cast<int>(threadIdx.x) / kPerState, r = static_cast<int>(threadIdx.x) % kPerState;
+  const int quad = r / Tile::kLanes, step = first_step + r % Tile::kLanes * Tile::kLaneSteps + quad % 2 * 4;
+  const CoefficientSums to = quad < 2 ? shared.dB : shared.dC;
+  if (!to.origin) return;
 #pragma unroll
-  for (int i = 0; i < kQuads; i += Tile::kThreads) {
-    const int v = i + static_cast<int>(threadIdx.x), state = v / kPerState, r = v % kPerState, quad = r / Tile::kLanes;
+  for (int i = 0; i < Tile::kStates; i += kAtOnce) {
+    const int state = first + i;
     if (state >= states) continue;
     float4 sum = load_float4(&shared.warp_sums[0][state + 1][4 * r]);
 #pragma unroll
@@ -69,9 +73,7 @@ __device__ __forceinline__ void store_coefficient_sums(const typename Tile::Shar
       const float4 x = load_float4(&shared.warp_sums[warp][state + 1][4 * r]);
       sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
     }
-    const CoefficientSums& to = quad < 2 ? shared.dB : shared.dC;
-    const int step = first_step + r % Tile::kLanes * Tile::kLaneSteps + quad % 2 * 4;
-    if (to.origin) to.store(first_state + state, step, sum, steps - step);
+    to.store(first_state + state, step, sum, shared.place.steps - step);
   }
 }
 
@@ -83,35 +85,49 @@ __device__ __forceinline__ void backward_chunk(const BackwardTask& task, int chu
   const int dstate = static_cast<int>(p.dstate), begin = chunk * task.chunk_steps, left = shared.place.steps - begin;
   if (left <= 0 && chunk > 0) return;
   const int steps = task.chunks > 1 && left > task.chunk_steps ? task.chunk_steps : left;
+  const bool has_sums = task.dB_sums || task.dC_sums;
   auto fetch = [&](int buffer, int first_state, int first) {
     shared.coefficients.template fetch<Tile::kThreads>(buffer, first_state, dstate - first_state, first,
                                                        shared.place.steps - first);
     fetch_entry_states<Tile>(shared, buffer, p, first_state, first);
   };
+  int buffer = 0, first = begin + (steps - 1) / Tile::kSteps * Tile::kSteps;
+  if (steps > 0) {
+    lane.fetch(first);
+    fetch(0, 0, first);
+  }
   lane.begin_sequence(task, chunk);
-  int buffer = 0, parity = 0, first = begin + (steps - 1) / Tile::kSteps * Tile::kSteps;
-  if (steps > 0) fetch(0, 0, first);
-  for (int tiles = (steps + Tile::kSteps - 1) / Tile::kSteps; tiles > 0; --tiles, first -= Tile::kSteps, parity ^= 1) {
+#pragma unroll 1
+  for (int tiles = (steps + Tile::kSteps - 1) / Tile::kSteps; tiles > 0; --tiles, first -= Tile::kSteps) {
     lane.begin_tile(first);
-    for (int n = 0; n < dstate; n += Tile::kStates, buffer ^= 1) {
+    int n = 0, states = 0;
+#pragma unroll 1
+    while (true) {
       shared.coefficients.template arrive<Tile::kThreads>(buffer);
       __syncthreads();  // what this stage needs is there, and nobody reads what the last one needed
-      if (n + Tile::kStates < dstate) {
-        fetch(buffer ^ 1, n + Tile::kStates, first);
-      } else if (tiles > 1) {
-        fetch(buffer ^ 1, 0, first - Tile::kSteps);
+      if (n > 0 && has_sums) {
+        store_coefficient_sums<Tile>(shared, n - Tile::kStates, Tile::kStates, first);
+        __syncthreads();  // the sums have been read
       }
-      const int states = dstate - n < Tile::kStates ? dstate - n : Tile::kStates;
-      lane.sweep(buffer, n, states, parity);
-      if (task.dB_sums || task.dC_sums) {
-        __syncthreads();  // the sums of all warps are there
-        store_coefficient_sums<Tile>(shared, n, states, first, shared.place.steps);
+      const bool is_last = n + Tile::kStates >= dstate;
+      if (!is_last || tiles > 1) {
+        fetch(buffer ^ 1, is_last ? 0 : n + Tile::kStates, is_last ? first - Tile::kSteps : first);
       }
+      states = is_last ? dstate - n : Tile::kStates;
+      lane.sweep(buffer, n, states);
+      buffer ^= 1;
+      if (is_last) break;
+      n += Tile::kStates;
+    }
+    if (tiles > 1) lane.fetch(first - Tile::kSteps);
+    if (has_sums) {
+      __syncthreads();  // the sums of all warps are there
+      store_coefficient_sums<Tile>(shared, n, states, first);
     }
     lane.end_tile(first);
   }
   __syncwarp();
-  if (chunk == 0) lane.end_sequence(parity);
+  if (chunk == 0) lane.end_sequence();
 }
 
 template <class Tile>
@@ -124,10 +140,15 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerProcessor)
   const int64_t begin = part / task.chunks * task.sequences_per_block, end = begin + task.sequences_per_block;
   for (int64_t index = begin; index < end && index < task.grad.scan.sequences; ++index) {
     __syncthreads();  // nobody is at the sequence before any more
-    if (threadIdx.x == 0) {
+    if (threadIdx.x < kWarpSize) {
+      if (threadIdx.x == 0) shared.place = Place(task.grad.scan, task.blocks, index * task.blocks.count + block);
+      __syncwarp();
+      shared.set_planes(task.grad);
+    } else if (threadIdx.x == kWarpSize) {
       const Place place(task.grad.scan, task.blocks, index * task.blocks.count + block);
-      shared.set_place(task.grad, place);
       shared.coefficients.set_sources(task.grad.scan, place);
+    } else if (threadIdx.x == 2 * kWarpSize) {
+      const Place place(task.grad.scan, task.blocks, index * task.blocks.count + block);
       shared.dB = CoefficientSums(task.dB_sums, task, task.grad.scan.B, place, block);
       shared.dC = CoefficientSums(task.dC_sums, task, task.grad.scan.C, place, block);
     }
@@ -140,9 +161,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerProcessor)
 template <class T>
 Error backward_lanes(const BackwardTask& task, int shape, CUstream_st* stream) {
   return with_shape(BackwardShapes(), shape, [&](auto chosen) {
-    using Tile = BackwardTile<T, decltype(chosen)>;
-    return launch(backward_kernel<Tile>, task.parts * task.blocks.count, Tile::kThreads,
-                  Tile::shared_bytes(task.grad.scan.dstate), stream, task);
+    return with_pair_access(pair_access(task.grad, task.blocks), [&](auto access) {
+      using Tile = BackwardTile<T, decltype(chosen), decltype(access)::value>;
+      return launch(backward_kernel<Tile>, task.parts * task.blocks.count, Tile::kThreads,
+                    Tile::shared_bytes(task.grad.scan.dstate), stream, task);
+    });
   });
 }
 

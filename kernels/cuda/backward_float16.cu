@@ -4,6 +4,6 @@
 namespace mamba::kernels::cuda {
 
 template Error backward_lanes<Float16>(const BackwardTask&, int, CUstream_st*);
-template Error adjoint_carries<Float16>(const CarryTask&, const LaneChoice&, CUstream_st*);
+template Error adjoint_carries<Float16>(const CarryTask&, CUstream_st*);
 
 }  // namespace mamba::kernels::cuda

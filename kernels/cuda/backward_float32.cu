@@ -4,6 +4,6 @@
 namespace mamba::kernels::cuda {
 
 template Error backward_lanes<float>(const BackwardTask&, int, CUstream_st*);
-template Error adjoint_carries<float>(const CarryTask&, const LaneChoice&, CUstream_st*);
+template Error adjoint_carries<float>(const CarryTask&, CUstream_st*);
 
 }  // namespace mamba::kernels::cuda

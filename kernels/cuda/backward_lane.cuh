@@ -10,39 +10,45 @@ template <class Tile>
 class AdjointLane : public AdjointSweep<Tile> {
   using T = typename Tile::T;
   using Sweep = AdjointSweep<Tile>;
-  using Sweep::dexponent, Sweep::total, Sweep::is_growing, Sweep::rates, Sweep::dA_sums, Sweep::adjoint;
+  using Sweep::dexponent, Sweep::total, Sweep::is_growing, Sweep::rate_of, Sweep::adjoint_of, Sweep::dA_of;
   using Sweep::K, Sweep::kPair;
   using Sweep::shared, Sweep::lane, Sweep::row, Sweep::step, Sweep::input, Sweep::dy, Sweep::y, Sweep::dinput;
   using typename Sweep::Shared, typename Sweep::Steps;
+  using Plane = typename Tile::Plane;
 
  public:
   __device__ AdjointLane(const ScanGradParams& params, const Range& block_channels, Shared& block_shared)
-      : Sweep(block_shared, params.scan.dstate),
+      : Sweep(block_shared),
         grad(params),
         p(params.scan),
+        thread(static_cast<int>(threadIdx.x)),
         channel(block_channels.begin + row),
         channels(static_cast<int>(block_channels.end - block_channels.begin) - row) {
+    const float* A = static_cast<const float*>(p.A) + channel * p.dstate;
+    bool grows = !p.delta_softplus;
 #pragma unroll
     for (int c = 0; c < kPair; ++c) {
       GrowthRate growth;
       // The lanes of a channel share out its states.
+#pragma unroll 4
       for (int n = lane; n < p.dstate; n += Tile::kLanes) {
-        const float rate =
-            c < channels ? exponent_rate(static_cast<const float*>(p.A)[(channel + c) * p.dstate + n]) : 0.f;
-        rates()[n * Tile::kChannels + c] = rate;
-        dA_sums()[n * Tile::kChannels + c] = 0;
+        const float rate = c < channels ? exponent_rate(A[c * p.dstate + n]) : 0.f;
+        rate_of(n)[c] = rate;
+        dA_of(n)[c] = 0;
         growth.include(rate);
       }
 #pragma unroll
       for (int by = 1; by < Tile::kLanes; by *= 2) growth.include_lane(by);
+      grows = grows || growth.of_positive_steps > 0;
       if (lane == 0) {
         shared.growth[row + c] = growth;
         shared.bias[row + c] =
             p.delta_bias && c < channels ? static_cast<const float*>(p.delta_bias)[channel + c] : 0.f;
         shared.skip[row + c] = p.D && c < channels ? static_cast<const float*>(p.D)[channel + c] : 0.f;
       }
-      shared.dD[c][threadIdx.x] = shared.ddelta_bias[c][threadIdx.x] = 0;
     }
+    shared.channel_sums[thread] = make_float4(0.f, 0.f, 0.f, 0.f);
+    may_grow = __any_sync(kWholeWarp, grows);
   }
 
   /// The adjoint of the state after the last step of a chunk: what later chunks add to it is known already.
@@ -51,123 +57,168 @@ class AdjointLane : public AdjointSweep<Tile> {
     const int last_chunk = task.chunks > 1 ? (shared.place.steps - 1) / task.chunk_steps : 0;
     for (int c = 0; c < kPair; ++c) {
       for (int n = lane; n < p.dstate; n += Tile::kLanes) {
-        const float rate = rates()[n * Tile::kChannels + c];
         float carry = grad.dlast_state && c < channels ? dlast[c * p.dstate + n] : 0.f;
-        for (int later = last_chunk; later > chunk && c < channels; --later) {
-          const int64_t at = shared.place.sequence_index * task.chunks + later;
-          carry = carried_over(task.chunk_adjoints[(at * p.dstate + n) * p.dim + channel + c], carry,
-                               rate * task.chunk_exponents[at * p.dim + channel + c]);
+        if (c < channels && last_chunk > chunk) {
+          const float rate = rate_of(n)[c];
+          const int64_t from = shared.place.sequence_index * task.chunks;
+#pragma unroll 4
+          for (int later = last_chunk; later > chunk; --later) {
+            carry = carried_over(task.chunk_adjoints[((from + later) * p.dstate + n) * p.dim + channel + c], carry,
+                                 rate * task.chunk_exponents[(from + later) * p.dim + channel + c]);
+          }
         }
-        adjoint(0)[n * Tile::kChannels + c] = carry;
+        adjoint_of(n)[c] = carry;
       }
     }
   }
   /// And of the state before the first step.
-  __device__ __forceinline__ void end_sequence(int parity) {
+  __device__ __forceinline__ void end_sequence() {
     if (!grad.dinitial_state) return;
     float* dinitial = static_cast<float*>(grad.dinitial_state) + state_row();
     for (int c = 0; c < kPair && c < channels; ++c) {
-      for (int n = lane; n < p.dstate; n += Tile::kLanes) {
-        dinitial[c * p.dstate + n] = adjoint(parity)[n * Tile::kChannels + c];
-      }
+      for (int n = lane; n < p.dstate; n += Tile::kLanes) dinitial[c * p.dstate + n] = adjoint_of(n)[c];
     }
   }
 
-  /// Reads the tile's activations. Steps beyond the last one, for which u and dout read as 0, keep the states and add
+  /// Starts to load a tile's activations, and to bring those of the tile before it nearer.
+  __device__ __forceinline__ void fetch(int first_step) {
+    const int begin = first_step + lane * K, left = shared.place.steps - begin;
+    if (channels >= kPair && left >= K) {
+      fetch_as<true>(begin, left);
+    } else {
+      fetch_as<false>(begin, left);
+    }
+  }
+
+  /// Takes what fetch() loaded. Steps beyond the last one, for which u and dout read as 0, keep the states and add
   /// nothing.
   __device__ __forceinline__ void begin_tile(int first_step) {
-    const int begin = first_step + lane * K, left = shared.place.steps - begin;
-    const PairAccess access = shared.access;
-    PairSteps<T> raw_delta, raw_u, raw_z, raw_dout;
-    raw_delta.load(shared.delta, row, begin, channels, left, access);
-    raw_u.load(shared.u, row, begin, channels, left, access);
-    raw_z.load(shared.z, row, begin, p.z.data ? channels : 0, left, access);
-    raw_dout.load(shared.dout, row, begin, grad.dout.data ? channels : 0, left, access);
-    if (access == PairAccess::kTime && first_step > 0) {
-      for (const Plane<T>* plane : {&shared.delta, &shared.u, &shared.z, &shared.dout}) {
-        prefetch(*plane, begin - Tile::kSteps);
-      }
-    }
-    Steps delta, u, z, dout;
-    raw_delta.widen_into(delta, access);
-    raw_u.widen_into(u, access);
-    raw_z.widen_into(z, access);
-    raw_dout.widen_into(dout, access);
-    float growing = 0;
+    const int left = shared.place.steps - (first_step + lane * K);
+    Steps u, z;
+    raw_delta.widen_into(step);
+    raw_u.widen_into(u);
+    raw_z.widen_into(z);
+    raw_dout.widen_into(dy);
+    for (Raw* raw : {&raw_delta, &raw_u, &raw_z, &raw_dout})
+      raw->clear();  // else they would be kept until the next fetch()
 #pragma unroll
     for (int c = 0; c < kPair; ++c) {
-      const float bias = shared.bias[row + c];
       float slope[K], gate[K];
-      prepare(delta[c], z[c], dout[c], bias, slope, gate);
+      prepare(step[c], z[c], dy[c], shared.bias[row + c], slope, gate);
+      pack(u[c], shared.u_kept[c]);
+      pack(slope, shared.slope_kept[c]);
+      pack(gate, shared.gate_kept[c]);
+    }
+    if (left < K) {
+#pragma unroll
+      for (int c = 0; c < kPair; ++c) {
+#pragma unroll
+        for (int k = 0; k < K; ++k) step[c][k] = k < left ? step[c][k] : 0.f;
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < kPair; ++c) {
       total[c] = 0;
 #pragma unroll
       for (int k = 0; k < K; ++k) {
-        step[c][k] = k < left ? delta[c][k] : 0.f;
         input[c][k] = step[c][k] * u[c][k];
-        dy[c][k] = dout[c][k];
         keep(input[c][k]);
         total[c] += step[c][k];
         y[c][k] = dinput[c][k] = dexponent[c][k] = 0;
       }
-      const int thread = static_cast<int>(threadIdx.x);
-      pack(u[c], shared.u_kept[c], thread);
-      pack(slope, shared.slope_kept[c], thread);
-      pack(gate, shared.gate_kept[c], thread);
-      growing = fmaxf(growing, growth_of<Tile::kLanes>(shared.growth[row + c], step[c]));
     }
-    is_growing = __any_sync(kWholeWarp, growing > kSafeGrowth);
+    is_growing = false;
+    if (may_grow) {
+      const float growth = fmaxf(growth_of<Tile::kLanes>(shared.growth[row], step[0]),
+                                 growth_of<Tile::kLanes>(shared.growth[row + 1], step[1]));
+      is_growing = __any_sync(kWholeWarp, growth > kSafeGrowth);
+    }
   }
 
   /// Writes the tile's gradients.
   __device__ __forceinline__ void end_tile(int first_step) {
-    const int begin = first_step + lane * K, left = shared.place.steps - begin, thread = static_cast<int>(threadIdx.x);
+    const int begin = first_step + lane * K, left = shared.place.steps - begin;
+    float dD[kPair], ddelta_bias[kPair];
     // In place: dinput becomes du, dexponent ddelta, y dz.
 #pragma unroll
     for (int c = 0; c < kPair; ++c) {
       const float skip = shared.skip[row + c];
-      float u[K], slope[K], gate[K], dD = 0, ddelta_bias = 0;
-      unpack(shared.u_kept[c], thread, u);
-      unpack(shared.slope_kept[c], thread, slope);
-      unpack(shared.gate_kept[c], thread, gate);
+      float u[K], slope[K], gate[K];
+      unpack(shared.u_kept[c], u);
+      unpack(shared.slope_kept[c], slope);
+      unpack(shared.gate_kept[c], gate);
+      dD[c] = ddelta_bias[c] = 0;
 #pragma unroll
       for (int k = 0; k < K; ++k) {
         dexponent[c][k] = fmaf(u[k], dinput[c][k], kLn2 * dexponent[c][k]) * slope[k];
         dinput[c][k] = fmaf(step[c][k], dinput[c][k], skip * dy[c][k]);
         y[c][k] = gate[k] * fmaf(skip, u[k], y[c][k]);
-        ddelta_bias += k < left ? dexponent[c][k] : 0.f;
-        dD = fmaf(dy[c][k], u[k], dD);
+        dD[c] = fmaf(dy[c][k], u[k], dD[c]);
       }
-      shared.dD[c][thread] += dD;
-      shared.ddelta_bias[c][thread] += ddelta_bias;
     }
-    auto store = [&](const Plane<T>& plane, const Steps& x) {
-      if (plane.origin) PairSteps<T>::store(plane, row, begin, channels, left, shared.access, x);
-    };
-    store(shared.du, dinput);
-    store(shared.ddelta, dexponent);
-    store(shared.dz, y);
+    if (left < K) {
+#pragma unroll
+      for (int c = 0; c < kPair; ++c) {
+#pragma unroll
+        for (int k = 0; k < K; ++k) dexponent[c][k] = k < left ? dexponent[c][k] : 0.f;
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < kPair; ++c) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) ddelta_bias[c] += dexponent[c][k];
+    }
+    float4& sums = shared.channel_sums[thread];
+    const float4 before = sums;
+    sums = make_float4(before.x + dD[0], before.y + dD[1], before.z + ddelta_bias[0], before.w + ddelta_bias[1]);
+    store(shared.du, begin, left, dinput);
+    store(shared.ddelta, begin, left, dexponent);
+    store(shared.dz, begin, left, y);
   }
 
   /// Sums over this block's sequences.
   __device__ __forceinline__ void store_channel_sums(const BackwardTask& task, int64_t part) {
     __syncwarp();
+    const float4 of_thread = shared.channel_sums[thread];
+    const float sums[kPair][2] = {{of_thread.x, of_thread.z}, {of_thread.y, of_thread.w}};
 #pragma unroll
     for (int c = 0; c < kPair; ++c) {
-      const float bias_sum = sum_lanes<Tile::kLanes>(shared.ddelta_bias[c][threadIdx.x]);
-      const float D_sum = sum_lanes<Tile::kLanes>(shared.dD[c][threadIdx.x]);
+      const float D_sum = sum_lanes<Tile::kLanes>(sums[c][0]), bias_sum = sum_lanes<Tile::kLanes>(sums[c][1]);
       if (c >= channels) continue;
       const int64_t at = part * p.dim + channel + c;
       if (lane == 0 && task.ddelta_bias_sums) task.ddelta_bias_sums[at] = bias_sum;
       if (lane == 0 && task.dD_sums) task.dD_sums[at] = D_sum;
       for (int n = lane; n < p.dstate && task.dA_sums; n += Tile::kLanes) {
-        task.dA_sums[at * p.dstate + n] = dA_sums()[n * Tile::kChannels + c];
+        task.dA_sums[at * p.dstate + n] = dA_of(n)[c];
       }
     }
   }
 
  private:
+  using Raw = PairSteps<T, Tile::kAccess>;
+
   __device__ int64_t state_row() const {
     return (shared.place.sequence_index * p.dim + channel) * p.dstate;
+  }
+
+  template <bool is_whole>
+  __device__ __forceinline__ void fetch_as(int begin, int left) {
+    fetch_one<is_whole>(raw_delta, shared.delta, begin, left);
+    fetch_one<is_whole>(raw_u, shared.u, begin, left);
+    fetch_one<is_whole>(raw_dout, shared.dout, begin, left);
+    fetch_one<is_whole>(raw_z, shared.z, begin, left);
+  }
+  template <bool is_whole>
+  __device__ __forceinline__ void fetch_one(Raw& raw, const Plane& shared_plane, int begin, int left) {
+    const Plane plane = shared_plane;
+    if (!plane.origin) return raw.clear();
+    const T* from = plane.at(row, begin);
+    raw.template load<is_whole>(plane, from, channels, left);
+    if (Plane::kAlongTime && is_whole && begin >= Tile::kSteps) {
+      const T* earlier = Plane::kIsReversed ? from + Tile::kSteps - K + 1 : from - Tile::kSteps;
+      prefetch_to_l2(earlier);
+      prefetch_to_l2(earlier + plane.channel_stride);
+    }
   }
 
   /// The steps' delta', with its slope, and the gradients of y and, apart from a factor y, of z.
@@ -193,19 +244,16 @@ class AdjointLane : public AdjointSweep<Tile> {
     }
   }
 
-  __device__ __forceinline__ void prefetch(const Plane<T>& plane, int step) const {
-    if (!plane.origin) return;
-#pragma unroll
-    for (int c = 0; c < kPair; ++c) {
-      if (c < channels) prefetch_to_l2(plane.at(row + c, step));
-    }
+  __device__ __forceinline__ void store(const Plane& shared_plane, int begin, int left, const Steps& x) const {
+    const Plane plane = shared_plane;
+    if (plane.origin) Raw::store(plane, plane.at(row, begin), channels, left, x);
   }
 
-  static __device__ __forceinline__ void pack(const float (&from)[K], float4 (&kept)[2][Tile::kThreads], int thread) {
+  __device__ __forceinline__ void pack(const float (&from)[K], float4 (&kept)[2][Tile::kThreads]) const {
     kept[0][thread] = make_float4(from[0], from[1], from[2], from[3]);
     kept[1][thread] = make_float4(from[4], from[5], from[6], from[7]);
   }
-  static __device__ __forceinline__ void unpack(const float4 (&kept)[2][Tile::kThreads], int thread, float (&to)[K]) {
+  __device__ __forceinline__ void unpack(const float4 (&kept)[2][Tile::kThreads], float (&to)[K]) const {
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
       const float4 four = kept[q][thread];
@@ -215,8 +263,11 @@ class AdjointLane : public AdjointSweep<Tile> {
 
   const ScanGradParams& grad;
   const ScanParams& p;
+  const int thread;
   const int64_t channel;
   const int channels;  // of the block, from this pair on
+  bool may_grow;
+  Raw raw_delta, raw_u, raw_z, raw_dout;
 };
 
 }  // namespace mamba::kernels::cuda

@@ -9,8 +9,8 @@ namespace mamba::kernels::cuda {
 /// The block's place in the partial sums of dB or dC: rows of steps, one for each state.
 struct CoefficientSums {
   float* origin = nullptr;
-  int64_t pitch = 0;
-  QuadAccess access;
+  int pitch = 0;
+  bool is_packed = false, is_reversed = false;
 
   CoefficientSums() = default;
   __device__ CoefficientSums(float* sums, const BackwardTask& task, const Coefficient& x, const Place& place,
@@ -20,19 +20,25 @@ struct CoefficientSums {
     const int64_t size = p.dim / x.groups,
                   row = (task.blocks.slice(block, size) * p.batch + place.sequence.batch) * x.groups +
                         place.channel / size;
-    pitch = task.sums_pitch;
+    pitch = static_cast<int>(task.sums_pitch);
     origin = sums + row * p.dstate * pitch;
-    if (!p.cu_seqlens) {
-      // In the order of the scan, and the rows' padding takes what a last quad has too much.
-      access = QuadAccess(origin, 1, pitch, 0);
-    } else {
-      origin += place.sequence.time(0);
-      access = QuadAccess(origin, p.reverse ? -1 : 1, pitch, place.steps);
-    }
+    is_packed = p.cu_seqlens != nullptr;
+    is_reversed = p.reverse;
+    if (is_packed) origin += place.sequence.time(0);
   }
-  __device__ __forceinline__ void store(int64_t state, int step, const float4& x, int left) const {
+  /// Four steps of which `left` or more exist. Dense sums are in the order of the scan, and the rows' padding takes
+  /// what a last quad has too much; packed ones are in the order of memory.
+  __device__ __forceinline__ void store(int state, int step, const float4& x, int left) const {
+    float* row = origin + int64_t{state} * pitch;
+    if (!is_packed) {
+      if (left > 0) *reinterpret_cast<float4*>(row + step) = x;
+      return;
+    }
     const float values[4] = {x.x, x.y, x.z, x.w};
-    access.store(origin + state * pitch + step * access.stride, Quad<float>::narrowed(values), left);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < left) row[is_reversed ? -(step + i) : step + i] = values[i];
+    }
   }
 };
 

@@ -8,26 +8,34 @@
 
 namespace mamba::kernels::cuda {
 
-template <class T_, class Shape>
+template <class T_, class Shape, PairAccess access>
 struct BackwardTile : Shape {
   using T = T_;
   using Shape::kLanes, Shape::kStates, Shape::kWarps;
+  static constexpr PairAccess kAccess = access;
   static constexpr int kLaneSteps = 8, kPair = 2;
   static constexpr int kThreads = kWarps * kWarpSize, kWarpChannels = kPair * kWarpSize / kLanes;
   static constexpr int kChannels = kWarps * kWarpChannels, kSteps = kLanes * kLaneSteps;
   static_assert(kChannels == Shape::kBlockChannels && kSteps % kCheckpointSpacing == 0);
   using Coefficients = CoefficientTile<T, kStates, kSteps, true>;
   using Sums = LaneSums<kLanes>;
+  using Plane = PairPlane<T, access>;
+
+  /// In all rows of shared.tail(): one row for each state.
+  struct StateRow {
+    float rate[kChannels];
+    float adjoint[kChannels];  // before the steps that were taken last
+    float dA[kChannels];
+  };
 
   struct Shared {
     CoefficientStage<Coefficients> coefficients;
     Place place;
-    Plane<T> u, delta, z, dout, du, ddelta, dz;
-    PairAccess access;  // of all these planes
-    // Of the block's channels, and for each thread its sums over the tiles so far.
+    Plane u, delta, z, dout, du, ddelta, dz;
+    // Of the block's channels; then for each thread its sums of dD and ddelta_bias over the tiles so far.
     float bias[kChannels], skip[kChannels];
     GrowthRate growth[kChannels];
-    float dD[kPair][kThreads], ddelta_bias[kPair][kThreads];
+    alignas(16) float4 channel_sums[kThreads];
     CoefficientSums dB, dC;
     alignas(16) float entry[2][kStates][kChannels];  // states at the beginning of the tile
     typename Sums::Shared lane_sums[kWarps];
@@ -36,25 +44,23 @@ struct BackwardTile : Shape {
     // What a thread needs again at the end of a tile: by channel and quad of steps.
     float4 u_kept[kPair][2][kThreads], slope_kept[kPair][2][kThreads], gate_kept[kPair][2][kThreads];
 
-    /// Behind the rest, by state and channel: rates; a spare row and dA; the adjoint between two tiles, twice.
-    __device__ float* tail() { return reinterpret_cast<float*>(this + 1); }
+    /// Behind the rest: a spare row, one for each state, and another spare one.
+    __device__ StateRow* tail() { return reinterpret_cast<StateRow*>(this + 1); }
 
-    /// By one thread, before a barrier.
-    __device__ void set_place(const ScanGradParams& grad, const Place& new_place) {
-      place = new_place;
-      Plane<T>* const planes[] = {&u, &delta, &z, &dout, &du, &ddelta, &dz};
-      const Activation* const activations[] = {&grad.scan.u, &grad.scan.delta, &grad.scan.z, &grad.dout,
-                                               &grad.du,     &grad.ddelta,     &grad.dz};
-      for (int i = 0; i < 7; ++i) {
-        *planes[i] = Plane<T>(*activations[i], place);
-        if (!activations[i]->data) continue;
-        const PairAccess its_own = pair_access(*planes[i], place);
-        access = i == 0 || its_own == access ? its_own : PairAccess::kElements;
-      }
+    /// By one warp, before a barrier.
+    __device__ void set_planes(const ScanGradParams& grad) {
+      const int i = static_cast<int>(threadIdx.x);
+      if (i == 0) u = Plane(grad.scan.u, place);
+      if (i == 1) delta = Plane(grad.scan.delta, place);
+      if (i == 2) z = Plane(grad.scan.z, place);
+      if (i == 3) dout = Plane(grad.dout, place);
+      if (i == 4) du = Plane(grad.du, place);
+      if (i == 5) ddelta = Plane(grad.ddelta, place);
+      if (i == 6) dz = Plane(grad.dz, place);
     }
   };
   static size_t shared_bytes(int64_t dstate) {
-    return sizeof(Shared) + static_cast<size_t>((4 * dstate + 1) * kChannels) * sizeof(float);
+    return sizeof(Shared) + static_cast<size_t>(dstate + 2) * sizeof(StateRow);
   }
 };
 

@@ -2,58 +2,81 @@
 #pragma once
 
 #include "cuda/place.cuh"
+#include "mamba/kernels/scan.h"
 
 namespace mamba::kernels::cuda {
 
-/// What one instruction moves: four steps of a channel, in the order of the scan or against it; one step of both
-/// channels; one element.
-enum class PairAccess : int { kTime, kReversedTime, kChannels, kElements };
+/// A Plane whose strides along the dimension that vectors do not follow are known to be small: see pair_access().
+template <class T, PairAccess access>
+struct PairPlane {
+  static constexpr bool kIsReversed = access == PairAccess::kReversedTime;
+  static constexpr bool kAlongTime = access == PairAccess::kTime || kIsReversed;
+  using Stride = std::conditional_t<access == PairAccess::kElements, int64_t, int>;
 
-/// The best of these for a plane.
-template <class T>
-__device__ PairAccess pair_access(const Plane<T>& plane, const Place& place) {
-  const T* lowest = plane.origin - (plane.step_stride < 0 ? 3 : 0);
-  const bool are_quads = plane.channel_stride % 4 == 0 && place.steps % 4 == 0 &&
-                         reinterpret_cast<uintptr_t>(lowest) % (4 * sizeof(T)) == 0;
-  if (are_quads && plane.step_stride == 1) return PairAccess::kTime;
-  if (are_quads && plane.step_stride == -1) return PairAccess::kReversedTime;
-  const bool are_pairs = plane.channel_stride == 1 && plane.step_stride % 2 == 0 && place.channels % 2 == 0 &&
-                         reinterpret_cast<uintptr_t>(plane.origin) % (2 * sizeof(T)) == 0;
-  return are_pairs ? PairAccess::kChannels : PairAccess::kElements;
-}
+  T* origin = nullptr;
+  Stride channel_stride = 0, step_stride = 0;
+
+  PairPlane() = default;
+  __device__ PairPlane(const Activation& x, const Place& place) {
+    const Plane<T> plane(x, place);
+    origin = plane.origin;
+    channel_stride = static_cast<Stride>(plane.channel_stride);
+    step_stride = static_cast<Stride>(plane.step_stride);
+  }
+
+  __device__ __forceinline__ T* at(int channel, int step) const {
+    if constexpr (kAlongTime) {
+      return origin + int64_t{channel} * channel_stride + (kIsReversed ? -step : step);
+    } else if constexpr (access == PairAccess::kChannels) {
+      return origin + channel + int64_t{step} * step_stride;
+    } else {
+      return origin + channel * channel_stride + step * step_stride;
+    }
+  }
+};
 
 /// Kept as the 32-bit words that came, in the order of memory: taking them apart would wait for them.
-template <class T>
+template <class T, PairAccess access>
 class PairSteps {
-  static constexpr int kSteps = 8, kPerWord = 4 / static_cast<int>(sizeof(T));
+  using Plane = PairPlane<T, access>;
   using QuadWord = typename Quad<T>::Word;
   using PairWord = std::conditional_t<sizeof(T) == 4, uint2, uint32_t>;
+  static constexpr int kSteps = 8, kPerWord = 4 / static_cast<int>(sizeof(T));
 
  public:
-  /// From the first of the channels and steps on; zeros where there are not `channels` channels or `left` steps.
-  __device__ __forceinline__ void load(const Plane<T>& plane, int channel, int step, int channels, int left,
-                                       PairAccess access) {
-    const T* from = plane.at(channel, step);
-    if (access == PairAccess::kTime || access == PairAccess::kReversedTime) {
-      const bool is_reversed = access == PairAccess::kReversedTime;
+  using Steps = float[2][kSteps];
+
+  /// What an absent activation holds.
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (uint32_t& word : words) word = 0;
+  }
+
+  /// Loads 8 steps of both channels from `from` on; if not `is_whole`, zeros where there are not `channels` channels
+  /// or `left` steps.
+  template <bool is_whole>
+  __device__ __forceinline__ void load(const Plane& plane, const T* from, int channels, int left) {
+    auto exists = [&](int c, int k) { return is_whole || (c < channels && k < left); };
+    if constexpr (Plane::kAlongTime) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const T* quad = from + (i / 2) * plane.channel_stride + quad_at(i % 2, is_reversed);
-        const bool exists = i / 2 < channels && 4 * (i % 2) < left;
-        keep_words(4 * i / kPerWord, exists ? read_only<QuadWord>(quad) : QuadWord{});
+        const T* quad = from + (i / 2) * int64_t{plane.channel_stride} + quad_at(i % 2);
+        keep_words(4 * i / kPerWord, exists(i / 2, 4 * (i % 2)) ? read_only<QuadWord>(quad) : QuadWord{});
       }
-    } else if (access == PairAccess::kChannels) {
+    } else if constexpr (access == PairAccess::kChannels) {
 #pragma unroll
       for (int k = 0; k < kSteps; ++k, from += plane.step_stride) {
-        keep_words(2 * k / kPerWord, k < left && channels > 0 ? read_only<PairWord>(from) : PairWord{});
+        keep_words(2 * k / kPerWord, exists(0, k) ? read_only<PairWord>(from) : PairWord{});
       }
     } else {
       T x[2 * kSteps];
 #pragma unroll
-      for (int i = 0; i < 2 * kSteps; ++i) {
-        const int c = i / kSteps, k = i % kSteps;
-        const bool exists = c < channels && k < left;
-        x[i] = exists ? from[c * plane.channel_stride + k * plane.step_stride] : T();
+      for (int c = 0; c < 2; ++c) {
+        const T* next = from + c * plane.channel_stride;
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k, next += plane.step_stride) {
+          x[kSteps * c + k] = exists(c, k) ? *next : T();
+        }
       }
 #pragma unroll
       for (int i = 0; i < 2 * kSteps / kPerWord; ++i) {
@@ -66,46 +89,55 @@ class PairSteps {
     }
   }
 
-  __device__ __forceinline__ void widen_into(float (&x)[2][kSteps], PairAccess access) const {
-    if (access == PairAccess::kChannels) {
-      widen_by(x, [](int c, int k) { return 2 * k + c; });
-    } else if (access == PairAccess::kReversedTime) {
-      widen_by(x, [](int c, int k) { return kSteps * c + (k ^ 3); });
-    } else {
-      widen_by(x, [](int c, int k) { return kSteps * c + k; });
+  __device__ __forceinline__ void widen_into(Steps& x) const {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) {
+        const int i = access == PairAccess::kChannels ? 2 * k + c : kSteps * c + (Plane::kIsReversed ? k ^ 3 : k);
+        const uint32_t word = words[i / kPerWord];
+        if constexpr (sizeof(T) == 4) {
+          x[c][k] = bit_cast<float>(word);
+        } else {
+          x[c][k] = widen(T{static_cast<uint16_t>(word >> 16 * (i % 2))});
+        }
+      }
     }
   }
 
-  /// Writes x, which has the channels and steps in the order of the scan.
-  static __device__ __forceinline__ void store(const Plane<T>& plane, int channel, int step, int channels, int left,
-                                               PairAccess access, const float (&x)[2][kSteps]) {
-    T* to = plane.at(channel, step);
-    if (access == PairAccess::kTime || access == PairAccess::kReversedTime) {
-      const bool is_reversed = access == PairAccess::kReversedTime;
+  /// Writes x, which has the channels and steps in the order of the scan, from `to` on.
+  static __device__ __forceinline__ void store(const Plane& plane, T* to, int channels, int left, const Steps& x) {
+    auto exists = [&](int c, int k) { return c < channels && k < left; };
+    if constexpr (Plane::kAlongTime) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int c = i / 2, k = 4 * (i % 2);
         const float quad[4] = {x[c][k], x[c][k + 1], x[c][k + 2], x[c][k + 3]};
-        QuadWord* at = reinterpret_cast<QuadWord*>(to + c * plane.channel_stride + quad_at(i % 2, is_reversed));
-        if (c < channels && k < left) *at = Quad<T>::narrowed(quad).turned(is_reversed).word;
+        T* at = to + c * int64_t{plane.channel_stride} + quad_at(i % 2);
+        if (exists(c, k)) {
+          *reinterpret_cast<QuadWord*>(at) = Quad<T>::narrowed(quad).turned(Plane::kIsReversed).word;
+        }
       }
-    } else if (access == PairAccess::kChannels) {
+    } else if constexpr (access == PairAccess::kChannels) {
 #pragma unroll
       for (int k = 0; k < kSteps; ++k, to += plane.step_stride) {
-        if (k < left && channels > 0) *reinterpret_cast<PairWord*>(to) = narrowed(x[0][k], x[1][k]);
+        if (exists(0, k)) *reinterpret_cast<PairWord*>(to) = narrowed(x[0][k], x[1][k]);
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < 2 * kSteps; ++i) {
-        const int c = i / kSteps, k = i % kSteps;
-        if (c < channels && k < left) narrow(x[c][k], to[c * plane.channel_stride + k * plane.step_stride]);
+      for (int c = 0; c < 2; ++c) {
+        T* next = to + c * plane.channel_stride;
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k, next += plane.step_stride) {
+          if (exists(c, k)) narrow(x[c][k], *next);
+        }
       }
     }
   }
 
  private:
-  static __device__ __forceinline__ int quad_at(int quad, bool is_reversed) {
-    return is_reversed ? -4 * quad - 3 : 4 * quad;
+  static __device__ __forceinline__ constexpr int quad_at(int quad) {
+    return Plane::kIsReversed ? -4 * quad - 3 : 4 * quad;
   }
   static __device__ __forceinline__ PairWord narrowed(float first, float second) {
     if constexpr (sizeof(T) == 4) {
@@ -125,26 +157,22 @@ class PairSteps {
     words[at] = x;
   }
 
-  /// index(c, k): where in memory's order the element of channel c and step k came.
-  template <class Index>
-  __device__ __forceinline__ void widen_by(float (&x)[2][kSteps], Index&& index) const {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) {
-        const int i = index(c, k);
-        int word = static_cast<int>(words[i / kPerWord]);
-        keep(word);  // else the compiler indexes the words at run time, in local memory
-        if constexpr (sizeof(T) == 4) {
-          x[c][k] = bit_cast<float>(word);
-        } else {
-          x[c][k] = widen(T{static_cast<uint16_t>(static_cast<uint32_t>(word) >> 16 * (i % 2))});
-        }
-      }
-    }
-  }
-
   uint32_t words[2 * kSteps / kPerWord];
 };
+
+/// Calls f(std::integral_constant<PairAccess, access>()).
+template <class F>
+Error with_pair_access(PairAccess access, F&& f) {
+  switch (access) {
+    case PairAccess::kTime:
+      return f(std::integral_constant<PairAccess, PairAccess::kTime>());
+    case PairAccess::kReversedTime:
+      return f(std::integral_constant<PairAccess, PairAccess::kReversedTime>());
+    case PairAccess::kChannels:
+      return f(std::integral_constant<PairAccess, PairAccess::kChannels>());
+    default:
+      return f(std::integral_constant<PairAccess, PairAccess::kElements>());
+  }
+}
 
 }  // namespace mamba::kernels::cuda

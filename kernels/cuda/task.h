@@ -46,7 +46,7 @@ Error backward_lanes(const BackwardTask& task, int shape, CUstream_st* stream);
 
 /// All of the task but its blocks is given.
 template <class T>
-Error adjoint_carries(const CarryTask& task, const LaneChoice& choice, CUstream_st* stream);
+Error adjoint_carries(const CarryTask& task, CUstream_st* stream);
 
 /// One sum for each element of a gradient: rows of `length` elements, `pitch` apart in the partial sums, where they may
 /// lie backwards.

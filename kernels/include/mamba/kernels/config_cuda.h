@@ -29,6 +29,11 @@ struct LaneShape {
 /// The longest tile first.
 using LaneShapes = ShapeList<LaneShape<32, 16, 8, 12, 1>, LaneShape<8, 16, 8, 4, 3>>;
 
+/// The adjoint carries of chunks: 32 lanes with 8 steps each to a pair of channels, 16 states to a block.
+struct CarryShape {
+  static constexpr int kWarps = 8, kStates = 16, kBlockChannels = 2 * kWarps;
+};
+
 /// The backward: `lanes` lanes with 8 steps each to a pair of channels, `states` states at a time.
 template <int lanes, int states, int warps, int blocks_per_processor>
 struct BackwardShape {
@@ -75,11 +80,35 @@ inline bool is_fast(const ScanParams& p) {
          p.dstate <= kMostStates;
 }
 
+/// What one instruction of the backward moves: four steps of a channel, in the order of the scan or against it; one
+/// step of two neighbouring channels; one element.
+enum class PairAccess { kTime, kReversedTime, kChannels, kElements };
+
+/// The best of these for all activations of a problem.
+inline PairAccess pair_access(const ScanGradParams& grad, const ChannelBlocks& blocks) {
+  const ScanParams& p = grad.scan;
+  constexpr int64_t kFarthest = int64_t{1} << 31;  // strides stay within 32 bits
+  const auto element_size = static_cast<uintptr_t>(p.activation_type == ScalarType::kFloat32 ? 4 : 2);
+  bool along_time = !p.cu_seqlens && p.length % 4 == 0;
+  bool along_channels = blocks.unit % 2 == 0 && blocks.width % 2 == 0;
+  for (const Activation* x : {&p.u, &p.delta, &p.z, &grad.dout, &grad.du, &grad.ddelta, &grad.dz}) {
+    if (!x->data) continue;
+    auto fits = [&](int64_t stride, int64_t other_stride, int64_t elements) {
+      return stride == 1 && other_stride > -kFarthest && other_stride < kFarthest && other_stride % elements == 0 &&
+             x->batch_stride % elements == 0 &&
+             reinterpret_cast<uintptr_t>(x->data) % (static_cast<uintptr_t>(elements) * element_size) == 0;
+    };
+    along_time = along_time && fits(x->length_stride, x->dim_stride, 4);
+    along_channels = along_channels && fits(x->dim_stride, x->length_stride, 2);
+  }
+  if (along_time) return p.reverse ? PairAccess::kReversedTime : PairAccess::kTime;
+  return along_channels ? PairAccess::kChannels : PairAccess::kElements;
+}
+
 /// How the fast backward cuts up a problem, and where in its workspace the partial sums lie, in floats.
 struct BackwardPlan {
   int shape = 0;
   int chunks = 1, chunk_steps = 0;  // of each sequence
-  LaneChoice carry_choice{};        // of the kernel that works out what each chunk adds to the adjoint before it
   ChannelBlocks blocks;
   int64_t sequences_per_block = 1, parts = 0;  // parts: of sequences and chunks, one block each for some channels
   int64_t pitch = 0;                           // of a row of dB or dC
@@ -134,7 +163,6 @@ inline BackwardPlan backward_plan(const ScanGradParams& grad, const Machine& mac
   if (choice.chunk_steps > 0 && choice.chunk_steps < p.length) {
     plan.chunk_steps = static_cast<int>(choice.chunk_steps);
     plan.chunks = static_cast<int>(ceil_div(p.length, choice.chunk_steps));
-    plan.carry_choice = choice.chunk_steps >= 512 ? LaneChoice{0, 12} : LaneChoice{1, 4};
   }
   plan.blocks = blocks_of_channels(p, shape_facts(BackwardShapes(), plan.shape).block_channels);
 
