@@ -40,7 +40,8 @@ class AdjointSweep {
     float* rates;  // this pair's rate, of which the adjoint and dA are a fixed way off
     const float *entry, *B;
     float* sums;
-    float rate[kPair], dA[kPair];  // dA: of the state before, like the sums over channels
+    float rate[kPair], whole[kPair], dA[kPair];  // dA: of the state before, like the sums over channels
+    Steps a;  // the decays: found by accumulate(), whose arithmetic fills the time that exponentials take
   };
   static constexpr int kRow = 3 * Tile::kChannels, kAdjoint = Tile::kChannels, kdA = 2 * Tile::kChannels;
   static_assert(sizeof(typename Tile::StateRow) == kRow * sizeof(float));
@@ -66,6 +67,7 @@ class AdjointSweep {
     at.sums = &shared.warp_sums[warp][0][0];
     at.dA[0] = at.dA[1] = 0;
     load_pair(at.rates, at.rate);
+    find_decays(at);
     int i = 0;
     if constexpr (!growing) {
 #pragma unroll 1
@@ -95,24 +97,29 @@ class AdjointSweep {
     sums.begin_get(parity ^ 1);
     add_dA(at.rates - kRow + kdA, at.dA);
 
-    Steps a, b, cdy;
-    float before[kPair], after[kPair], dB[K], dC[K], rate[kPair];
+    Steps b, cdy;
+    float before[kPair], after[kPair], dB[K], dC[K], h[kPair], r[kPair];
+    const float rate[kPair] = {at.rate[0], at.rate[1]}, whole[kPair] = {at.whole[0], at.whole[1]};
 #pragma unroll
     for (int c = 0; c < kPair; ++c) {
-      rate[c] = at.rate[c];
 #pragma unroll
       for (int k = 0; k < K; ++k) {
-        a[c][k] = exp2_approximate(step[c][k] * rate[c]);
         b[c][k] = input[c][k] * B[k];
         cdy[c][k] = dy[c][k] * C[k];
         keep(b[c][k]);
         keep(cdy[c][k]);
       }
     }
-    scan_both<growing>(a, b, cdy, rate, entry, carry, before, after, at.rates + kAdjoint);
+    load_pair(at.rates + kRow, at.rate);
+    if constexpr (!growing) run_both(at.a, b, cdy, h, r);
+    if constexpr (growing) {
+      chain_both(at.a, b, cdy, entry, carry, before, after, h, r);
+    } else {
+      scan_both(whole, entry, carry, before, after, h, r);
+    }
+    if (lane == 0) *reinterpret_cast<float2*>(at.rates + kAdjoint) = make_float2(r[0], r[1]);
     sums.end_get(at.sums);
-    load_pair(at.rates + kRow, at.rate);  // of the next state, so that its decays need not wait
-    accumulate(a, b, cdy, B, C, rate, before, after, dB, dC, at.dA);
+    accumulate(at, b, cdy, B, C, rate, before, after, dB, dC);
     sums.put(parity, dB, dC);
     at.rates += kRow;
     at.entry += Tile::kChannels;
@@ -123,6 +130,15 @@ class AdjointSweep {
   __device__ __forceinline__ void add_dA(float* row, const float (&dA)[kPair]) const {
     const float sum = sum_lanes_of_two<Tile::kLanes>(dA[0], dA[1], lane & 1);
     if (lane < 2) row[lane] += sum;
+  }
+
+  __device__ __forceinline__ void find_decays(Cursor& at) const {
+#pragma unroll
+    for (int c = 0; c < kPair; ++c) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) at.a[c][k] = exp2_approximate(step[c][k] * at.rate[c]);
+      at.whole[c] = exp2_approximate(total[c] * at.rate[c]);
+    }
   }
 
   static __device__ __forceinline__ float run(const float (&a)[K], const float (&b)[K], float h) {
@@ -136,75 +152,82 @@ class AdjointSweep {
     return r;
   }
 
-  /// The states before this lane's steps and the adjoints after them; the first lane leaves the tile's for the next
-  /// one.
-  template <bool growing>
-  __device__ __forceinline__ void scan_both(const Steps& a, const Steps& b, const Steps& cdy,
-                                            const float (&rate)[kPair], const float (&entry)[kPair],
-                                            const float (&carry)[kPair], float (&before)[kPair], float (&after)[kPair],
-                                            float* next_adjoint) const {
-    constexpr int kLanes = Tile::kLanes;
-    const bool is_first = lane == 0, is_last = lane == kLanes - 1;
-    float h[kPair], r[kPair];
-    if constexpr (growing) {
+  /// What the lane's steps make of a state and an adjoint of 0.
+  static __device__ __forceinline__ void run_both(const Steps& a, const Steps& b, const Steps& cdy, float (&h)[kPair],
+                                                  float (&r)[kPair]) {
+#pragma unroll
+    for (int c = 0; c < kPair; ++c) {
+      h[c] = b[c][0];
+      r[c] = cdy[c][K - 1];
+    }
+#pragma unroll
+    for (int k = 1; k < K; ++k) {
 #pragma unroll
       for (int c = 0; c < kPair; ++c) {
-        before[c] = chain_lanes<kLanes>(entry[c], lane, h[c], [&](float x) { return run(a[c], b[c], x); });
-        after[c] = chain_lanes<kLanes, true>(carry[c], kLanes - 1 - lane, r[c],
-                                             [&](float x) { return run_adjoint(a[c], cdy[c], x); });
-      }
-    } else {
-      float whole[kPair], whole_adjoint[kPair];
-#pragma unroll
-      for (int c = 0; c < kPair; ++c) {
-        whole[c] = exp2_approximate(total[c] * rate[c]);
-        h[c] = b[c][0];
-        r[c] = cdy[c][K - 1];
-      }
-#pragma unroll
-      for (int k = 1; k < K; ++k) {
-#pragma unroll
-        for (int c = 0; c < kPair; ++c) {
-          h[c] = fmaf(a[c][k], h[c], b[c][k]);
-          r[c] = fmaf(a[c][K - k], r[c], cdy[c][K - 1 - k]);
-        }
-      }
-#pragma unroll
-      for (int c = 0; c < kPair; ++c) {
-        r[c] *= a[c][0];
-        if (is_first) h[c] = fmaf(whole[c], entry[c], h[c]);
-        if (is_last) r[c] = fmaf(whole[c], carry[c], r[c]);
-        whole_adjoint[c] = is_last ? 0.f : whole[c];
-        whole[c] = is_first ? 0.f : whole[c];
-      }
-      scan_lanes<kLanes, false>(h, whole);
-      scan_lanes<kLanes, true>(r, whole_adjoint);
-#pragma unroll
-      for (int c = 0; c < kPair; ++c) {
-        before[c] = from_earlier<kLanes, false>(h[c], 1);
-        after[c] = from_earlier<kLanes, true>(r[c], 1);
-        if (is_first) before[c] = entry[c];
-        if (is_last) after[c] = carry[c];
+        h[c] = fmaf(a[c][k], h[c], b[c][k]);
+        r[c] = fmaf(a[c][K - k], r[c], cdy[c][K - 1 - k]);
       }
     }
-    if (is_first) *reinterpret_cast<float2*>(next_adjoint) = make_float2(r[0], r[1]);
+#pragma unroll
+    for (int c = 0; c < kPair; ++c) r[c] *= a[c][0];
+  }
+
+  /// The states before this lane's steps and the adjoints after them, from what run_both() left in h and r; these
+  /// become the states after the steps and the adjoints before them.
+  __device__ __forceinline__ void scan_both(const float (&whole)[kPair], const float (&entry)[kPair],
+                                            const float (&carry)[kPair], float (&before)[kPair], float (&after)[kPair],
+                                            float (&h)[kPair], float (&r)[kPair]) const {
+    constexpr int kLanes = Tile::kLanes;
+    const bool is_first = lane == 0, is_last = lane == kLanes - 1;
+    float decay[kPair], adjoint_decay[kPair];
+#pragma unroll
+    for (int c = 0; c < kPair; ++c) {
+      if (is_first) h[c] = fmaf(whole[c], entry[c], h[c]);
+      if (is_last) r[c] = fmaf(whole[c], carry[c], r[c]);
+      decay[c] = is_first ? 0.f : whole[c];
+      adjoint_decay[c] = is_last ? 0.f : whole[c];
+    }
+    scan_lanes<kLanes, false>(h, decay);
+    scan_lanes<kLanes, true>(r, adjoint_decay);
+#pragma unroll
+    for (int c = 0; c < kPair; ++c) {
+      before[c] = from_earlier<kLanes, false>(h[c], 1);
+      after[c] = from_earlier<kLanes, true>(r[c], 1);
+      if (is_first) before[c] = entry[c];
+      if (is_last) after[c] = carry[c];
+    }
+  }
+
+  /// The same, lane after lane, where states may grow.
+  __device__ __forceinline__ void chain_both(const Steps& a, const Steps& b, const Steps& cdy,
+                                             const float (&entry)[kPair], const float (&carry)[kPair],
+                                             float (&before)[kPair], float (&after)[kPair], float (&h)[kPair],
+                                             float (&r)[kPair]) const {
+    constexpr int kLanes = Tile::kLanes;
+#pragma unroll
+    for (int c = 0; c < kPair; ++c) {
+      before[c] = chain_lanes<kLanes>(entry[c], lane, h[c], [&](float x) { return run(a[c], b[c], x); });
+      after[c] = chain_lanes<kLanes, true>(carry[c], kLanes - 1 - lane, r[c],
+                                           [&](float x) { return run_adjoint(a[c], cdy[c], x); });
+    }
   }
 
   /// Runs both recurrences again, now with what came before and after, and adds up all that depends on them.
-  __device__ __forceinline__ void accumulate(const Steps& a, const Steps& b, const Steps& cdy, const float (&B)[K],
+  /// Leaves the decays of the next state, whose rates are known already.
+  __device__ __forceinline__ void accumulate(Cursor& at, const Steps& b, const Steps& cdy, const float (&B)[K],
                                              const float (&C)[K], const float (&rate)[kPair],
                                              const float (&before)[kPair], const float (&after)[kPair], float (&dB)[K],
-                                             float (&dC)[K], float (&dA)[kPair]) {
+                                             float (&dC)[K]) {
     float decayed[kPair][K];  // a_t h_{t-1}
 #pragma unroll
-    for (int c = 0; c < kPair; ++c) dA[c] = 0;
+    for (int c = 0; c < kPair; ++c) at.dA[c] = 0;
     float h[kPair] = {before[0], before[1]}, g[kPair] = {cdy[0][K - 1] + after[0], cdy[1][K - 1] + after[1]};
 #pragma unroll
     for (int k = 0; k < K; ++k) {
 #pragma unroll
       for (int c = 0; c < kPair; ++c) {
-        decayed[c][k] = a[c][k] * h[c];
-        h[c] = fmaf(a[c][k], h[c], b[c][k]);
+        decayed[c][k] = at.a[c][k] * h[c];
+        h[c] = fmaf(at.a[c][k], h[c], b[c][k]);
         y[c][k] = fmaf(C[k], h[c], y[c][k]);
         dC[k] = c == 0 ? dy[c][k] * h[c] : fmaf(dy[c][k], h[c], dC[k]);
       }
@@ -215,12 +238,15 @@ class AdjointSweep {
       for (int c = 0; c < kPair; ++c) {
         const float q = g[c] * decayed[c][k];
         dexponent[c][k] = fmaf(rate[c], q, dexponent[c][k]);
-        dA[c] = fmaf(step[c][k], q, dA[c]);
+        at.dA[c] = fmaf(step[c][k], q, at.dA[c]);
         dinput[c][k] = fmaf(g[c], B[k], dinput[c][k]);
         dB[k] = c == 0 ? g[c] * input[c][k] : fmaf(g[c], input[c][k], dB[k]);
-        if (k > 0) g[c] = fmaf(a[c][k], g[c], cdy[c][k - 1]);
+        if (k > 0) g[c] = fmaf(at.a[c][k], g[c], cdy[c][k - 1]);
+        at.a[c][k] = exp2_approximate(step[c][k] * at.rate[c]);
       }
     }
+#pragma unroll
+    for (int c = 0; c < kPair; ++c) at.whole[c] = exp2_approximate(total[c] * at.rate[c]);
   }
 
  protected:

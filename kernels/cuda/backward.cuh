@@ -163,6 +163,7 @@ Error backward_lanes(const BackwardTask& task, int shape, CUstream_st* stream) {
   return with_shape(BackwardShapes(), shape, [&](auto chosen) {
     return with_pair_access(pair_access(task.grad, task.blocks), [&](auto access) {
       using Tile = BackwardTile<T, decltype(chosen), decltype(access)::value>;
+      static_assert(Tile::shared_bytes(16) <= backward_shared_memory(Tile::kChannels, 16));
       return launch(backward_kernel<Tile>, task.parts * task.blocks.count, Tile::kThreads,
                     Tile::shared_bytes(task.grad.scan.dstate), stream, task);
     });

@@ -203,15 +203,15 @@ class AdjointLane : public AdjointSweep<Tile> {
 
   template <bool is_whole>
   __device__ __forceinline__ void fetch_as(int begin, int left) {
-    fetch_one<is_whole>(raw_delta, shared.delta, begin, left);
-    fetch_one<is_whole>(raw_u, shared.u, begin, left);
-    fetch_one<is_whole>(raw_dout, shared.dout, begin, left);
-    fetch_one<is_whole>(raw_z, shared.z, begin, left);
+    fetch_one<is_whole, false>(raw_delta, shared.delta, begin, left);
+    fetch_one<is_whole, false>(raw_u, shared.u, begin, left);
+    fetch_one<is_whole, true>(raw_dout, shared.dout, begin, left);
+    fetch_one<is_whole, true>(raw_z, shared.z, begin, left);
   }
-  template <bool is_whole>
+  template <bool is_whole, bool is_optional>
   __device__ __forceinline__ void fetch_one(Raw& raw, const Plane& shared_plane, int begin, int left) {
     const Plane plane = shared_plane;
-    if (!plane.origin) return raw.clear();
+    if (is_optional && !plane.origin) return raw.clear();
     const T* from = plane.at(row, begin);
     raw.template load<is_whole>(plane, from, channels, left);
     if (Plane::kAlongTime && is_whole && begin >= Tile::kSteps) {

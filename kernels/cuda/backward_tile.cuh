@@ -59,7 +59,7 @@ struct BackwardTile : Shape {
       if (i == 6) dz = Plane(grad.dz, place);
     }
   };
-  static size_t shared_bytes(int64_t dstate) {
+  static constexpr size_t shared_bytes(int64_t dstate) {
     return sizeof(Shared) + static_cast<size_t>(dstate + 2) * sizeof(StateRow);
   }
 };

@@ -35,7 +35,9 @@ Error forward(const ScanParams& params, CUstream_st* stream) {
 
 int64_t backward_workspace(const ScanGradParams& params) {
   Machine machine;
-  if (!is_fast(params.scan) || this_machine(machine) != cudaSuccess) return generic::cuda::backward_workspace(params);
+  if (!is_fast(params.scan) || this_machine(machine) != cudaSuccess || !has_backward(params.scan, machine)) {
+    return generic::cuda::backward_workspace(params);
+  }
   return backward_plan(params, machine).floats * static_cast<int64_t>(sizeof(float));
 }
 
@@ -43,6 +45,7 @@ Error backward(const ScanGradParams& params, void* workspace, CUstream_st* strea
   if (!is_fast(params.scan)) return generic::cuda::backward(params, workspace, stream);
   Machine machine;
   if (const Error error = this_machine(machine); error != cudaSuccess) return error;
+  if (!has_backward(params.scan, machine)) return generic::cuda::backward(params, workspace, stream);
   return backward_by_plan(params, backward_plan(params, machine), static_cast<float*>(workspace), stream);
 }
 

@@ -45,6 +45,11 @@ struct BackwardShape {
 /// The widest blocks first.
 using BackwardShapes = ShapeList<BackwardShape<4, 16, 4, 2>, BackwardShape<8, 8, 4, 2>, BackwardShape<16, 4, 4, 2>>;
 
+/// Shared memory that a block of the backward takes at most, in bytes, given its channels.
+constexpr int64_t backward_shared_memory(int64_t block_channels, int64_t dstate) {
+  return (block_channels > 32 ? 83456 : 78080) + 12 * block_channels * (dstate + 2);
+}
+
 struct LaneChoice {
   int shape, warps;
 };
@@ -141,10 +146,21 @@ inline double backward_cost(const ScanParams& p, const Machine& machine, const B
   return block * (static_cast<double>(rounds / 2) + (rounds % 2 == 0 ? 0 : kAlone)) + (chunks > 1 ? carries : 0);
 }
 
+/// Whether the fast backward has the shared memory that its narrowest blocks take.
+inline bool has_backward(const ScanParams& p, const Machine& machine) {
+  const ShapeFacts narrowest = shape_facts(BackwardShapes(), BackwardShapes::kCount - 1);
+  return backward_shared_memory(narrowest.block_channels, p.dstate) <= machine.shared_memory;
+}
+
 inline BackwardChoice backward_choice(const ScanParams& p, const Machine& machine) {
-  constexpr int64_t kMostStatesOfWideBlocks = 64;  // more of them do not fit into shared memory
-  constexpr int64_t kChunkUnit = 128, kMostChunks = 64;
-  const int first_shape = p.dstate > kMostStatesOfWideBlocks ? 1 : 0;
+  constexpr int64_t kChunkUnit = 128, kMostChunks = 64, kReserved = 1024;  // bytes that the system takes of a block
+  // Of blocks with many states two do not fit on a processor, unless they are narrow.
+  auto fit = [&](int shape) {
+    const int64_t width = shape_facts(BackwardShapes(), shape).block_channels;
+    return 2 * (backward_shared_memory(width, p.dstate) + kReserved) <= machine.shared_memory + kReserved;
+  };
+  int first_shape = 0;
+  while (first_shape + 1 < BackwardShapes::kCount && !fit(first_shape)) ++first_shape;
   BackwardChoice best{first_shape, 0};
   for (int shape = first_shape; shape < BackwardShapes::kCount; ++shape) {
     for (int64_t chunks = 1; chunks <= kMostChunks && !(p.cu_seqlens && chunks > 1); ++chunks) {
