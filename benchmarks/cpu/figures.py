@@ -55,10 +55,15 @@ def levels():
     return [level for level in LEVELS if needs.get(level, set()) <= flags]
 
 
+# glibc's malloc keeps what is freed. Otherwise it may give the memory of a call's results back to the kernel, and the
+# next call meets thousands of page faults, or does not, by the history of the process.
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
+
+
 def run_level(level, arguments, with_peers):
     operators = [sys.executable, HERE / "operator_benchmark.py", arguments.build / "libscalar_loops.so"]
     operators += ["--peers"] * with_peers + ["--least", str(arguments.least)]
-    results = json.loads(output(operators, MAMBA_OPS_CPU=level))
+    results = json.loads(output(operators, MAMBA_OPS_CPU=level, **KEEP_MEMORY))
     kernels = [arguments.build / "kernels_benchmark", "--benchmark_format=json"]
     kernels += [f"--benchmark_min_time={arguments.least}s", f"--benchmark_filter={arguments.kernels}"]
     rows = json.loads(output(kernels, MAMBA_OPS_CPU=level))["benchmarks"]
