@@ -26,6 +26,7 @@ Error forward(const ScanParams& params, CUstream_st* stream) {
   if (!is_fast(params)) return generic::cuda::forward(params, stream);
   Machine machine;
   if (const Error error = this_machine(machine); error != cudaSuccess) return error;
+  if (!has_forward(params, machine)) return generic::cuda::forward(params, stream);
   return with_activation_type(params.activation_type, [&](auto activation) {
     using T = decltype(activation);
     return few_channels(params, machine) ? forward_lanes<T>(params, lane_choice(params, machine), stream)

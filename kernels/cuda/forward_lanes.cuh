@@ -245,6 +245,7 @@ template <class T>
 Error forward_lanes(const ScanParams& params, const LaneChoice& choice, CUstream_st* stream) {
   return with_shape(LaneShapes(), choice.shape, [&](auto chosen) {
     using Tile = LaneTile<T, decltype(chosen)>;
+    static_assert(sizeof(typename Tile::Shared) <= lane_shared_memory(Tile::kLanes == 32 ? 0 : 1, 0, 0));
     const int channels = choice.warps * Tile::kWarpChannels;
     const ForwardTask task{params, blocks_of_channels(params, channels)};
     return launch(forward_lanes_kernel<Tile>, params.sequences * task.blocks.count, choice.warps * kWarpSize,

@@ -176,6 +176,7 @@ Error forward_registers(const ScanParams& params, int shape, CUstream_st* stream
     using Tile = RegisterTile<T, decltype(chosen)>;
     const ForwardTask task{params, blocks_of_channels(params, Tile::kBlockChannels)};
     auto launch_with = [&](auto kernel) {
+      static_assert(sizeof(typename Tile::Shared) <= Tile::kSharedMemory);
       return launch(kernel, params.sequences * task.blocks.count, Tile::kThreads, sizeof(typename Tile::Shared), stream,
                     task);
     };

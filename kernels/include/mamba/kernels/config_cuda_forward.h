@@ -14,6 +14,9 @@ struct RegisterShape {
   static constexpr int kLanes = lanes, kStates = states, kSteps = steps, kWarps = warps;
   static constexpr int kBlocksPerProcessor = blocks_per_processor, kUnroll = unroll;
   static constexpr int kDstate = lanes * states, kBlockChannels = warps * 32 / lanes;
+  /// At most, with activations of any type.
+  static constexpr int64_t kSharedMemory =
+      4 * (steps + 4) * (4 * kDstate + kBlockChannels * (3 + lanes)) + 4 * steps * kDstate + 1024;
 };
 
 /// By dstate; those of one dstate by the channels of a block, most first.
@@ -24,12 +27,22 @@ using RegisterShapes = ShapeList<RegisterShape<2, 4, 32, 4, 3, 4>,  //
                                  RegisterShape<8, 8, 32, 8, 1, 2>,                                    //
                                  RegisterShape<16, 8, 32, 8, 1, 2>, RegisterShape<32, 8, 32, 8, 1, 2>>;
 
+/// Shared memory that a block takes at most, in bytes.
+template <class... Shapes>
+constexpr int64_t register_shared_memory(ShapeList<Shapes...>, int shape) {
+  constexpr int64_t bytes[] = {Shapes::kSharedMemory...};
+  return bytes[shape];
+}
+constexpr int64_t lane_shared_memory(int shape, int64_t block_channels, int64_t dstate) {
+  return (shape == 0 ? 157184 : 46592) + 12 * block_channels * dstate;
+}
+
 /// How the forward that keeps states in registers moves activations: four elements with one instruction, along the
 /// contiguous dimension, where alignment allows; else one by one, neighbours in memory by neighbouring lanes.
 enum class Access { kTimeVectors, kReversedTimeVectors, kChannelVectors, kTimeElements, kChannelElements };
 
-/// The index in RegisterShapes: of those that hold dstate most tightly, the first that has blocks enough to fill the
-/// processors (two each; more than that for a shape of which three fit), or the last.
+/// The index in RegisterShapes: of those that hold dstate most tightly and fit into shared memory, the first that has
+/// blocks enough to fill the processors (two each; more than that for a shape of which three fit), or the last.
 inline int register_shape(const ScanParams& p, const Machine& machine) {
   int shape = 0;
   while (shape_facts(RegisterShapes(), shape).dstate < p.dstate) ++shape;
@@ -39,9 +52,10 @@ inline int register_shape(const ScanParams& p, const Machine& machine) {
     const int64_t blocks = p.sequences * blocks_of_channels(p, facts.block_channels).count;
     return facts.blocks_per_processor > 2 ? blocks > 2 * machine.processors : 10 * blocks >= 19 * machine.processors;
   };
-  while (shape + 1 < RegisterShapes::kCount && shape_facts(RegisterShapes(), shape + 1).dstate == dstate &&
-         !fills(shape)) {
-    ++shape;
+  for (int i = shape; i < RegisterShapes::kCount && shape_facts(RegisterShapes(), i).dstate == dstate; ++i) {
+    if (register_shared_memory(RegisterShapes(), i) > machine.shared_memory) continue;
+    shape = i;
+    if (fills(i)) break;
   }
   return shape;
 }
@@ -73,16 +87,23 @@ inline Access forward_access(const ScanParams& p, const ChannelBlocks& blocks, b
 
 /// So few channels that sharing out time pays. The lengths are those at which a tile is well filled.
 inline bool few_channels(const ScanParams& p, const Machine& machine) {
-  constexpr int64_t kChannelsPerProcessor = 14, kLeastSteps = 256;
-  return p.sequences * p.dim <= kChannelsPerProcessor * machine.processors && p.length >= kLeastSteps;
+  constexpr int64_t kChannelsPerProcessor = 14, kLeastSteps = 256, kMostBlockChannels = 16;
+  return p.sequences * p.dim <= kChannelsPerProcessor * machine.processors && p.length >= kLeastSteps &&
+         lane_shared_memory(1, kMostBlockChannels, p.dstate) <= machine.shared_memory;
 }
 
 /// Warps such that the blocks come to about one a processor.
 inline LaneChoice lane_choice(const ScanParams& p, const Machine& machine) {
   constexpr int64_t kLongTile = 512;
-  if (p.length < kLongTile) return {1, 4};
-  const int64_t warps = ceil_div(p.sequences * p.dim, machine.processors);
-  return {0, static_cast<int>(warps < 12 ? warps : 12)};
+  const int64_t wanted = ceil_div(p.sequences * p.dim, machine.processors), warps = wanted < 12 ? wanted : 12;
+  const bool fits = lane_shared_memory(0, warps, p.dstate) <= machine.shared_memory;
+  return p.length < kLongTile || !fits ? LaneChoice{1, 4} : LaneChoice{0, static_cast<int>(warps)};
+}
+
+/// Whether one of the two has the shared memory that it takes.
+inline bool has_forward(const ScanParams& p, const Machine& machine) {
+  return few_channels(p, machine) ||
+         register_shared_memory(RegisterShapes(), register_shape(p, machine)) <= machine.shared_memory;
 }
 
 }  // namespace mamba::kernels::cuda

@@ -1,0 +1,66 @@
+// The CUDA kernels that are chosen, on machines with little shared memory and with much.
+#include <gtest/gtest.h>
+
+#include "mamba/kernels/config_cuda_forward.h"
+
+namespace mamba::kernels::cuda {
+
+namespace {
+
+ScanParams problem(int64_t batch, int64_t dim, int64_t length, int64_t dstate) {
+  ScanParams p;
+  p.batch = p.sequences = batch;
+  p.dim = dim, p.length = length, p.dstate = dstate;
+  p.B.groups = p.C.groups = 1;
+  return p;
+}
+
+int64_t forward_shared_memory(const ScanParams& p, const Machine& machine) {
+  if (!few_channels(p, machine)) return register_shared_memory(RegisterShapes(), register_shape(p, machine));
+  const LaneChoice choice = lane_choice(p, machine);
+  return lane_shared_memory(choice.shape, choice.shape == 0 ? choice.warps : 4 * choice.warps, p.dstate);
+}
+
+TEST(CudaChoice, StaysWithinSharedMemory) {
+  for (const int64_t kilobytes : {48, 64, 99, 163, 227}) {
+    const Machine machine{80, kilobytes * 1024};
+    for (const int64_t dim : {1, 16, 700, 1100, 1500, 5000}) {
+      for (const int64_t length : {1, 300, 5000}) {
+        for (const int64_t dstate : {1, 8, 16, 32, 64, 100, 200, 256}) {
+          const ScanParams p = problem(1, dim, length, dstate);
+          SCOPED_TRACE(testing::Message() << kilobytes << " KB, " << dim << " x " << length << " x " << dstate);
+          if (has_forward(p, machine)) {
+            EXPECT_LE(forward_shared_memory(p, machine), machine.shared_memory);
+          }
+          if (has_backward(p, machine)) {
+            const int shape = backward_choice(p, machine).shape;
+            EXPECT_LE(backward_shared_memory(shape_facts(BackwardShapes(), shape).block_channels, dstate),
+                      machine.shared_memory);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaChoice, TheFastKernelsRunWhereTheyFit) {
+  const Machine turing{72, 64 * 1024}, ada{128, 99 * 1024}, hopper;
+  for (const int64_t length : {64, 300, 5000}) {
+    for (const int64_t dim : {100, 5000}) {
+      EXPECT_TRUE(has_forward(problem(1, dim, length, 16), turing));
+      EXPECT_FALSE(has_backward(problem(1, dim, length, 16), turing));
+      EXPECT_TRUE(has_backward(problem(1, dim, length, 16), ada));
+      for (const int64_t dstate : {1, 16, 64, 256}) {
+        EXPECT_TRUE(has_forward(problem(1, dim, length, dstate), hopper));
+        EXPECT_TRUE(has_backward(problem(1, dim, length, dstate), hopper));
+      }
+    }
+  }
+  EXPECT_FALSE(has_forward(problem(1, 5000, 64, 256), ada));
+  EXPECT_EQ(lane_choice(problem(1, 1500, 5000, 16), ada).shape, 1);
+  EXPECT_EQ(lane_choice(problem(1, 1500, 5000, 16), hopper).shape, 0);
+}
+
+}  // namespace
+
+}  // namespace mamba::kernels::cuda
