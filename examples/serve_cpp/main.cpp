@@ -9,6 +9,7 @@
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
 
+#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -47,6 +48,15 @@ std::vector<std::string> read_lines(const std::string& path) {
   return lines;
 }
 
+int64_t positive(const std::string& name, const std::string& value) {
+  int64_t number = 0;
+  const char* end = value.data() + value.size();
+  const auto result = std::from_chars(value.data(), end, number);
+  TORCH_CHECK(result.ec == std::errc() && result.ptr == end && number > 0, "expected a number above 0 after ", name,
+              ", but got ", value);
+  return number;
+}
+
 Arguments parse(int argc, char** argv) {
   Arguments arguments;
   for (int i = 1; i < argc; ++i) {
@@ -56,6 +66,7 @@ Arguments parse(int argc, char** argv) {
       continue;
     }
     if (name.rfind("--", 0) != 0) {
+      TORCH_CHECK(arguments.model.empty(), "expected one model, but got ", arguments.model, " and ", name);
       arguments.model = name;
       continue;
     }
@@ -64,21 +75,20 @@ Arguments parse(int argc, char** argv) {
     if (name == "--prompts") {
       arguments.prompts = read_lines(value);
     } else if (name == "--requests") {
-      arguments.requests = std::stoll(value);
+      arguments.requests = positive(name, value);
     } else if (name == "--batch") {
-      arguments.batch = std::stoll(value);
+      arguments.batch = positive(name, value);
     } else if (name == "--tokens") {
-      arguments.tokens = std::stoll(value);
+      arguments.tokens = positive(name, value);
     } else if (name == "--device") {
       arguments.device = at::Device(value);
     } else if (name == "--threads") {
-      arguments.threads = std::stoi(value);
+      arguments.threads = static_cast<int>(positive(name, value));
     } else {
       TORCH_CHECK(false, "unknown option ", name);
     }
   }
   TORCH_CHECK(!arguments.model.empty(), "expected the path of a model.pt");
-  TORCH_CHECK(arguments.requests > 0 && arguments.tokens > 0, "expected requests and tokens above 0");
   return arguments;
 }
 
@@ -178,6 +188,9 @@ int run(const Arguments& arguments) {
 int main(int argc, char** argv) {
   try {
     return run(parse(argc, argv));
+  } catch (const c10::Error& error) {
+    std::cerr << error.what_without_backtrace() << "\n";
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 2;

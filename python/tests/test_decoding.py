@@ -159,6 +159,28 @@ def test_gradients_of_padded_and_packed_prompts(layout):
     close(got, expected)
 
 
+@FORMS
+@pytest.mark.parametrize("layout", ["dense", "padded", "packed"])
+def test_an_empty_prompt_has_logits_of_0_and_keeps_the_states(layout, form):
+    model = form(make_model("default"))
+    ids = random_ids(1 if layout == "packed" else 3, 0)
+    _, cache = model.prefill(random_ids(3, 5))
+    before = MambaCache(cache.conv.clone(), cache.ssm.clone())
+    lengths = torch.zeros(3, dtype=torch.int64) if layout == "padded" else None
+    bounds = torch.zeros(4, dtype=torch.int64) if layout == "packed" else None
+    logits, after = model.prefill(ids, cache, lengths, cu_seqlens=bounds)
+    assert logits.shape[0] == 3 and not logits.any()
+    same_bits(tuple(after), tuple(before))
+
+
+def test_a_cache_can_be_saved_and_loaded(tmp_path):
+    _, cache = make_model("default").prefill(random_ids(2, 5))
+    torch.save(cache, tmp_path / "cache.pt")
+    loaded = torch.load(tmp_path / "cache.pt")
+    assert isinstance(loaded, MambaCache)
+    same_bits(tuple(loaded), tuple(cache))
+
+
 def test_lengths_and_boundaries_together_are_refused():
     ids, lengths = torch.zeros(1, 4, dtype=torch.long), torch.tensor([4])
     with pytest.raises(ValueError, match="expected lengths or cu_seqlens, but got both"):

@@ -117,3 +117,8 @@ def test_programs_say_what_is_wrong(programs, tmp_path):
         assert result.returncode == 2 and "unknown option --steps" in result.stderr
     result = run(programs / "serve", "model.pt", "--prompts", tmp_path / "missing.txt")
     assert result.returncode == 2 and "cannot read" in result.stderr and "missing.txt" in result.stderr
+    for wrong in (["--batch", "-1"], ["--requests", "2x"], ["--threads", "0"], ["other.pt"]):
+        result = run(programs / "serve", "model.pt", *wrong)
+        assert result.returncode == 2 and wrong[-1] in result.stderr and "frame #" not in result.stderr
+    result = run(programs / "serve", tmp_path / "missing.pt")
+    assert result.returncode == 2 and "missing.pt" in result.stderr and "frame #" not in result.stderr

@@ -23,6 +23,9 @@ class MambaCache(NamedTuple):
     float64 model)."""
 
 
+torch.serialization.add_safe_globals([MambaCache])  # torch.load reads a saved cache
+
+
 def layer_of(cache: MambaCache, layer: int) -> MambaCache:
     """One layer of a model's cache, as a view."""
     return MambaCache(cache.conv[:, layer], cache.ssm[:, layer])
@@ -57,6 +60,8 @@ def pack(ids: Tensor, lengths: Tensor, left_padded: bool) -> Tuple[Tensor, Tenso
 
 def last_of_each(hidden: Tensor, cu_seqlens: Optional[Tensor]) -> Tensor:
     """The last step of each row, or packed sequence, of (batch, length, d_model): (rows, d_model); 0 if it is empty."""
+    if hidden.size(1) == 0:
+        return hidden.new_zeros([hidden.size(0) if cu_seqlens is None else cu_seqlens.size(0) - 1, hidden.size(2)])
     if cu_seqlens is None:
         return hidden[:, -1]
     last = (cu_seqlens[1:] - 1).clamp(0, hidden.size(1) - 1)

@@ -154,7 +154,7 @@ class MambaLM(nn.Module):
         the cache of earlier parts, it continues from there and leaves that cache alone. Differentiable.
 
         Args:
-            ids: (batch, length), length >= 1. Padding may be any token.
+            ids: (batch, length). Padding may be any token.
             cache: what the sequences have seen; without it nothing.
             lengths: (batch,) int64, how many tokens of each row count, from 0 to length (beyond that they are clamped).
             left_padded: whether a row's tokens are its last ones, not its first.
