@@ -107,7 +107,8 @@ def sample(
     if temperature == 0:
         return logits.argmax(-1)
     logits = logits.float()
-    logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # the likeliest at 0: none becomes inf
+    divisor = max(temperature, torch.finfo(torch.float32).tiny)  # a GPU multiplies by 1 / divisor
+    logits = (logits - logits.amax(-1, keepdim=True)) / divisor  # the likeliest at 0: none becomes inf
     if 0 < top_k < logits.size(-1):
         least = logits.topk(top_k).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)
