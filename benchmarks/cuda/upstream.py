@@ -1,12 +1,12 @@
 """Time the scan beside mamba_ssm's CUDA extension in one run: forward and backward, float32 and bfloat16.
 
-    python benchmarks/cuda/upstream.py OUT.json
+    python benchmarks/cuda/upstream.py OUT.json [OUT.md]
 
 Needs a CUDA device, triton, mamba_ops and an importable `selective_scan_cuda` (of state-spaces/mamba). Inputs: 16
 states, one group, D, z, delta_bias and softplus. Prints medians in milliseconds, the ratios upstream / ours, times of
 channel-last inputs and of packed sequences (mean length 1024), and the shares of two floors: the time to move every
 byte once at the speed of a copy, and the time of the exponentials alone. Then the Python loop of
-`mamba_ops.reference`. Writes all of it with the names of the machine and the versions.
+`mamba_ops.reference`. Writes all of it with the names of the machine and the versions; OUT.md gets the table.
 """
 
 import json
@@ -118,6 +118,40 @@ def measure(shape, dtype, limits):
     return row
 
 
+def geometric_mean(values):
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def geometric_means(rows):
+    for dtype in ("float32", "bfloat16"):
+        for direction in ("forward", "backward"):
+            ratios = [row[f"ratio_{direction}"] for row in rows if row["dtype"] == dtype]
+            yield f"{dtype}, {direction}: {geometric_mean(ratios):.2f}, least {min(ratios):.2f}"
+
+
+def table(rows, loops):
+    """Markdown. What checkpoints, channel-last inputs and packing cost is in percent of the plain forward."""
+    columns = "dtype | batch, dim, length | forward: peer | ours | ratio | checkpoints | channel-last | packed"
+    columns += " | share of memory floor | of exponentials | backward: peer | ours | ratio"
+    yield f"| {columns} |"
+    yield "|---" * 13 + "|"
+    for row in rows:
+        extra = [100 * (row[x] / row["forward"] - 1) for x in ("forward_with_checkpoints", "channel_last", "packed")]
+        cells = [row["dtype"], f"{row['batch']}, {row['dim']}, {row['length']}"]
+        cells += [f"{row['upstream_forward']:.3f}", f"{row['forward']:.3f}", f"{row['ratio_forward']:.2f}"]
+        cells += [f"{x:+.0f}%" for x in extra]
+        cells += [f"{100 * row[x]:.0f}%" for x in ("share_of_memory_floor", "share_of_exponentials")]
+        cells += [f"{row['upstream_backward']:.3f}", f"{row['backward']:.3f}", f"{row['ratio_backward']:.2f}"]
+        yield f"| {' | '.join(cells)} |"
+    yield "\nGeometric means of the ratios:\n"
+    for line in geometric_means(rows):
+        yield f"* {line}"
+    yield "\nThe Python loop, float32, one call of each:\n"
+    for loop in loops:
+        size = f"{loop['batch']}, {loop['dim']}, {loop['length']}"
+        yield f"* {size}: {loop['python_loop']:.0f} ms, the forward {loop['forward']:.4f} ms, ratio {loop['ratio']:.0f}"
+
+
 def main():
     rows, limits = [], machine_limits()
     for dtype in (torch.float32, torch.bfloat16):
@@ -125,12 +159,9 @@ def main():
             rows.append(measure(shape, dtype, limits))
             print({name: round(x, 4) if isinstance(x, float) else x for name, x in rows[-1].items()}, flush=True)
             torch.cuda.empty_cache()
-        for what in ("ratio_forward", "ratio_backward"):
-            logs = [math.log(row[what]) for row in rows if row["dtype"] == str(dtype)[6:]]
-            print(f"{dtype} {what}: geometric mean {math.exp(sum(logs) / len(logs)):.2f}")
     loops = [python_loop(length) for length in (1024, 2048)]
-    for loop in loops:
-        print({name: round(x, 4) for name, x in loop.items()})
+    report = "\n".join(table(rows, loops))
+    print(report)
     machine = dict(
         bytes_per_second=limits[0],
         exponentials_per_second=limits[1],
@@ -141,6 +172,9 @@ def main():
     if len(sys.argv) > 1:
         with open(sys.argv[1], "w", encoding="utf-8") as file:
             json.dump(dict(machine=machine, milliseconds=rows, python_loop=loops), file, indent=1, default=str)
+    if len(sys.argv) > 2:
+        with open(sys.argv[2], "w", encoding="utf-8") as file:
+            file.write(report + "\n")
 
 
 if __name__ == "__main__":
