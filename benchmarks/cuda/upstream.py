@@ -76,10 +76,10 @@ def machine_limits():
 
 
 def floors(args, limits):
-    """Milliseconds below which no forward goes: memory; exponentials, N for the states, 3 for softplus and gate."""
+    """Milliseconds below which no forward goes: memory; exponentials, N for the states, 2 for softplus and gate."""
     u, A, B = args[0], args[2], args[3]
     moved = 4 * u.nbytes + 2 * B.nbytes
-    return 1e3 * moved / limits[0], 1e3 * u.numel() * (A.shape[1] + 3) / limits[1]
+    return 1e3 * moved / limits[0], 1e3 * u.numel() * (A.shape[1] + 2) / limits[1]
 
 
 def python_loop(length):
