@@ -34,10 +34,29 @@ std::vector<KernelChoice> choices(const ScanCase& c) {
   for (int shape = 0; shape < RegisterShapes::kCount; ++shape) {
     if (shape_facts(RegisterShapes(), shape).dstate >= c.dstate) kernels.push_back({KernelChoice::kRegisters, shape});
   }
-  for (int shape = 0; shape < LaneShapes::kCount; ++shape) {
-    for (const int warps : {1, 4}) kernels.push_back({KernelChoice::kLanes, shape, warps});
+  for (int shape = 0; shape < ForwardLaneShapes::kCount; ++shape) {
+    int most = most_groups(ForwardLaneShapes(), shape);
+    while (lane_bytes(ForwardLaneShapes(), shape, c.dstate, most) > Machine().shared_memory) --most;
+    for (const int groups : {1, most}) kernels.push_back({KernelChoice::kLanes, shape, groups});
   }
   return kernels;
+}
+
+TEST(ForwardChoice, FitsTheProblem) {
+  using namespace kernels::cuda;
+  kernels::ScanParams p;
+  for (const int64_t dim : {1, 64, 1536, 5120, 100000}) {
+    for (p.dstate = 1; p.dstate <= 256; ++p.dstate) {
+      p.batch = p.sequences = 1, p.dim = dim, p.length = 1000;
+      const int shape = register_shape(p, {});
+      EXPECT_GE(shape_facts(RegisterShapes(), shape).dstate, p.dstate);
+      EXPECT_LE(register_bytes(RegisterShapes(), shape), Machine().shared_memory);
+      const ForwardLaneChoice choice = lane_choice(p, {});
+      EXPECT_GE(choice.groups, 1);
+      EXPECT_LE(choice.groups, most_groups(ForwardLaneShapes(), choice.shape));
+      EXPECT_LE(lane_bytes(ForwardLaneShapes(), choice.shape, p.dstate, choice.groups), Machine().shared_memory);
+    }
+  }
 }
 
 class CudaForward : public ::testing::TestWithParam<ScanCase> {
@@ -57,7 +76,8 @@ TEST_P(CudaForward, EveryShapeAgrees) {
   const ScanCase& c = GetParam();
   const ScanData data = make_data(c);
   for (const KernelChoice& kernel : choices(c)) {
-    SCOPED_TRACE(::testing::Message() << "kernel " << kernel.kind << " shape " << kernel.shape);
+    SCOPED_TRACE(::testing::Message() << "kernel " << kernel.kind << " shape " << kernel.shape << " groups "
+                                      << kernel.groups);
     check_forward(c, data, kernel);
     if (HasFailure()) return;
   }

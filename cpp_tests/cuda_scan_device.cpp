@@ -126,7 +126,7 @@ ScanResult device_forward(const ScanCase& c, const ScanData& data, const KernelC
         case KernelChoice::kRegisters:
           return cuda::forward_registers<T>(problem.params, kernel.shape, nullptr);
         case KernelChoice::kLanes:
-          return cuda::forward_lanes<T>(problem.params, {kernel.shape, kernel.warps}, nullptr);
+          return cuda::forward_lanes<T>(problem.params, {kernel.shape, kernel.groups}, nullptr);
         default:
           return cuda::forward(problem.params, nullptr);
       }

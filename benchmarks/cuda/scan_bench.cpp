@@ -89,9 +89,16 @@ void time_every_forward(const char* name, const Size& size, const ScanParams& wi
     report(json, name, size, "registers " + std::to_string(shape),
            timer([&] { return cuda::forward_registers<T>(without, shape, nullptr); }));
   }
-  for (const cuda::LaneChoice choice : {cuda::LaneChoice{0, 4}, {0, 6}, {0, 8}, {0, 12}, {1, 2}, {1, 4}}) {
-    report(json, name, size, "lanes " + std::to_string(choice.shape) + " warps " + std::to_string(choice.warps),
-           timer([&] { return cuda::forward_lanes<T>(without, choice, nullptr); }));
+  for (int shape = 0; shape < cuda::ForwardLaneShapes::kCount; ++shape) {
+    for (const int groups : {1, 2, 3, 4, 5, 6, 8, 10, 12}) {
+      const cuda::ForwardLaneChoice choice{shape, groups};
+      if (cuda::forward_lanes<T>(without, choice, nullptr) != cudaSuccess) {
+        cudaGetLastError();  // more threads or shared memory than there are
+        continue;
+      }
+      report(json, name, size, "lanes " + std::to_string(shape) + " groups " + std::to_string(groups),
+             timer([&] { return cuda::forward_lanes<T>(without, choice, nullptr); }));
+    }
   }
 }
 

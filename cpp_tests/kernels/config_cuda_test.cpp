@@ -16,9 +16,9 @@ ScanParams problem(int64_t batch, int64_t dim, int64_t length, int64_t dstate) {
 }
 
 int64_t forward_shared_memory(const ScanParams& p, const Machine& machine) {
-  if (!few_channels(p, machine)) return register_shared_memory(RegisterShapes(), register_shape(p, machine));
-  const LaneChoice choice = lane_choice(p, machine);
-  return lane_shared_memory(choice.shape, choice.shape == 0 ? choice.warps : 4 * choice.warps, p.dstate);
+  if (!few_channels(p, machine)) return register_bytes(RegisterShapes(), register_shape(p, machine));
+  const ForwardLaneChoice choice = lane_choice(p, machine);
+  return lane_bytes(ForwardLaneShapes(), choice.shape, p.dstate, choice.groups);
 }
 
 TEST(CudaChoice, StaysWithinSharedMemory) {
@@ -57,8 +57,8 @@ TEST(CudaChoice, TheFastKernelsRunWhereTheyFit) {
     }
   }
   EXPECT_FALSE(has_forward(problem(1, 5000, 64, 256), ada));
-  EXPECT_EQ(lane_choice(problem(1, 1500, 5000, 16), ada).shape, 1);
-  EXPECT_EQ(lane_choice(problem(1, 1500, 5000, 16), hopper).shape, 0);
+  EXPECT_FALSE(few_channels(problem(1, 1500, 5000, 16), ada));
+  EXPECT_TRUE(few_channels(problem(1, 1500, 5000, 16), hopper));
 }
 
 }  // namespace

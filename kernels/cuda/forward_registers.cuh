@@ -46,18 +46,17 @@ class LaneStates {
       rate[i] = index(i) < dstate ? exponent_rate(A[index(i)]) : 0.f;
       h[i] = p.initial_state && index(i) < dstate ? initial[index(i)] : 0.f;
     }
+    checkpoint = p.checkpoints ? generic::checkpoint<float>(p, place.sequence, 0, part, channel()) : nullptr;
   }
 
-  /// `steps` of a tile; the tile begins with the scan's step `first_step`.
+  /// A tile of which `steps` steps exist.
   __device__ __forceinline__ void sweep(const typename Tile::Coefficients& coefficients, typename Tile::Warp& shared,
-                                        int first_step, int steps) {
-    constexpr int kSection = Tile::kSteps < kCheckpointSpacing ? Tile::kSteps : kCheckpointSpacing;
-    static_assert(kSection % (4 * kUnroll) == 0 && kCheckpointSpacing % kSection == 0);
+                                        int steps) {
+    constexpr int kSection = kCheckpointSpacing;
+    static_assert(kSection % (4 * kUnroll) == 0 && Tile::kSteps % kSection == 0);
     float4 step = load_float4(&shared.step[row][0]), input = load_float4(&shared.input[row][0]);
     for (int section = 0; section < Tile::kSteps && section < steps; section += kSection) {
-      if (p.checkpoints && (first_step + section) % kCheckpointSpacing == 0) {
-        save_checkpoint(first_step + section);
-      }
+      if (checkpoint) save_checkpoint();
 #pragma unroll 1
       for (int i = 0; i < kSection && section + i < steps; i += 4 * kUnroll) {
 #pragma unroll
@@ -114,13 +113,14 @@ class LaneStates {
     y = fmaf(C, h[i], y);
   }
 
-  __device__ __forceinline__ void save_checkpoint(int step) const {
+  __device__ __forceinline__ void save_checkpoint() {
+    float* to = checkpoint;
 #pragma unroll
     for (int i = 0; i < Tile::kStates; ++i) {
-      if (index(i) < dstate) {
-        *generic::checkpoint<float>(p, place.sequence, step / kCheckpointSpacing, index(i), channel()) = h[i];
-      }
+      if (index(i) < dstate) *to = h[i];
+      to += Tile::kLanes * p.dim;
     }
+    checkpoint += p.dstate * p.dim;
   }
 
   const ScanParams& p;
@@ -128,6 +128,7 @@ class LaneStates {
   const int first_channel, part, row;
   const int dstate;  // 0 in a lane without a channel
   float rate[Tile::kStates], h[Tile::kStates];
+  float* checkpoint;  // of the next section's first state of this lane, if there are any
 };
 
 template <class Tile, Access access>
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerProcessor)
       fetch_coefficients(buffer ^ 1, next);
     }
     activations.fetch_gate(first);
-    states.sweep(shared.coefficients.tile[buffer], shared.warp[warp], first, place.steps - first);
+    states.sweep(shared.coefficients.tile[buffer], shared.warp[warp], place.steps - first);
     if (next < place.steps) shared.coefficients.template arrive<Tile::kThreads>(buffer ^ 1);
     __syncwarp();  // y is complete
     activations.finish(first);
@@ -174,9 +175,9 @@ template <class T>
 Error forward_registers(const ScanParams& params, int shape, CUstream_st* stream) {
   return with_shape(RegisterShapes(), shape, [&](auto chosen) {
     using Tile = RegisterTile<T, decltype(chosen)>;
+    static_assert(sizeof(typename Tile::Shared) <= Tile::kSharedBytes);
     const ForwardTask task{params, blocks_of_channels(params, Tile::kBlockChannels)};
     auto launch_with = [&](auto kernel) {
-      static_assert(sizeof(typename Tile::Shared) <= Tile::kSharedMemory);
       return launch(kernel, params.sequences * task.blocks.count, Tile::kThreads, sizeof(typename Tile::Shared), stream,
                     task);
     };

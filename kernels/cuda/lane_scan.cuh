@@ -26,15 +26,15 @@ __device__ __forceinline__ void scan_lanes(float& h, float decay) {
   }
 }
 
-/// Two scans side by side: each fills the time that the other waits.
-template <int kLanes, bool is_adjoint>
-__device__ __forceinline__ void scan_lanes(float (&h)[2], float (&decay)[2]) {
+/// Some scans side by side: each fills the time that the others wait.
+template <int kLanes, bool is_adjoint, int kBetween = 1, int kCount>
+__device__ __forceinline__ void scan_lanes(float (&h)[kCount], float (&decay)[kCount]) {
 #pragma unroll
   for (int by = 1; by < kLanes; by *= 2) {
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      h[c] = fmaf(decay[c], from_earlier<kLanes, is_adjoint>(h[c], by), h[c]);
-      if (2 * by < kLanes) decay[c] *= from_earlier<kLanes, is_adjoint>(decay[c], by);
+    for (int c = 0; c < kCount; ++c) {
+      h[c] = fmaf(decay[c], from_earlier<kLanes, is_adjoint, kBetween>(h[c], by), h[c]);
+      if (2 * by < kLanes) decay[c] *= from_earlier<kLanes, is_adjoint, kBetween>(decay[c], by);
     }
   }
 }

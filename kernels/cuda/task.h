@@ -11,6 +11,12 @@ struct ForwardTask {
   ChannelBlocks blocks;
 };
 
+struct ForwardLaneTask {
+  ScanParams scan;
+  ChannelBlocks blocks;
+  int channels = 1;  // that a block has room for
+};
+
 struct BackwardTask {
   ScanGradParams grad;
   ChannelBlocks blocks;
@@ -38,7 +44,7 @@ template <class T>
 Error forward_registers(const ScanParams& params, int shape, CUstream_st* stream);
 
 template <class T>
-Error forward_lanes(const ScanParams& params, const LaneChoice& choice, CUstream_st* stream);
+Error forward_lanes(const ScanParams& params, const ForwardLaneChoice& choice, CUstream_st* stream);
 
 /// `shape` is an index in BackwardShapes.
 template <class T>

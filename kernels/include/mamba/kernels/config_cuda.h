@@ -18,17 +18,6 @@ struct ShapeList {
   static constexpr int kCount = sizeof...(Shapes);
 };
 
-/// The adjoint carries of chunks: `lanes` lanes with `lane_steps` steps each to a channel; C passes through shared
-/// memory `states` states at a time. A block has one warp up to `most_warps`.
-template <int lanes, int lane_steps, int states, int most_warps, int blocks_per_processor>
-struct LaneShape {
-  static constexpr int kLanes = lanes, kLaneSteps = lane_steps, kStates = states, kMostWarps = most_warps;
-  static constexpr int kBlocksPerProcessor = blocks_per_processor;
-};
-
-/// The longest tile first.
-using LaneShapes = ShapeList<LaneShape<32, 16, 8, 12, 1>, LaneShape<8, 16, 8, 4, 3>>;
-
 /// The adjoint carries of chunks: 32 lanes with 8 steps each to a pair of channels, 16 states to a block.
 struct CarryShape {
   static constexpr int kWarps = 8, kStates = 16, kBlockChannels = 2 * kWarps;
@@ -49,10 +38,6 @@ using BackwardShapes = ShapeList<BackwardShape<4, 16, 4, 2>, BackwardShape<8, 8,
 constexpr int64_t backward_shared_memory(int64_t block_channels, int64_t dstate) {
   return (block_channels > 32 ? 83456 : 78080) + 12 * block_channels * (dstate + 2);
 }
-
-struct LaneChoice {
-  int shape, warps;
-};
 
 /// What the choice of a shape looks at.
 struct ShapeFacts {

@@ -15,8 +15,8 @@ struct RegisterShape {
   static constexpr int kBlocksPerProcessor = blocks_per_processor, kUnroll = unroll;
   static constexpr int kDstate = lanes * states, kBlockChannels = warps * 32 / lanes;
   /// At most, with activations of any type.
-  static constexpr int64_t kSharedMemory =
-      4 * (steps + 4) * (4 * kDstate + kBlockChannels * (3 + lanes)) + 4 * steps * kDstate + 1024;
+  static constexpr int64_t kSharedBytes = 512 + warps * (4 * (32 / lanes) * ((3 + lanes) * (steps + 4) + 2) + 32) +
+                                          kDstate * (16 * (steps + 4) + 4 * steps);
 };
 
 /// By dstate; those of one dstate by the channels of a block, most first.
@@ -27,15 +27,45 @@ using RegisterShapes = ShapeList<RegisterShape<2, 4, 32, 4, 3, 4>,  //
                                  RegisterShape<8, 8, 32, 8, 1, 2>,                                    //
                                  RegisterShape<16, 8, 32, 8, 1, 2>, RegisterShape<32, 8, 32, 8, 1, 2>>;
 
-/// Shared memory that a block takes at most, in bytes.
+/// The forward whose lanes share out time: `lanes` lanes with `lane_steps` steps each to a channel; `parts` warps share
+/// out the states of the same channels. B and C pass through shared memory `states` states at a time. A block has
+/// groups of `parts` warps, at most `most_groups`.
+template <int lanes, int lane_steps, int states, int parts, int most_groups, int blocks_per_processor>
+struct ForwardLaneShape {
+  static constexpr int kLanes = lanes, kLaneSteps = lane_steps, kStates = states, kParts = parts;
+  static constexpr int kMostGroups = most_groups, kMostWarps = most_groups * parts;
+  static constexpr int kBlocksPerProcessor = blocks_per_processor, kWarpChannels = 32 / lanes;
+  static constexpr int kPitch = lanes * lane_steps * 9 / 8;
+  static constexpr int64_t kRowBytes = 24 * kPitch + 512 + parts * 4 * (kPitch + 32);
+  /// At most, with activations of any type.
+  static constexpr int64_t shared_bytes(int64_t dstate, int64_t groups) {
+    return 1024 + states * 20 * kPitch + groups * kWarpChannels * (kRowBytes + 12 * dstate);
+  }
+};
+
+/// By the warps that share channels.
+using ForwardLaneShapes = ShapeList<ForwardLaneShape<16, 16, 16, 1, 12, 1>, ForwardLaneShape<16, 16, 16, 2, 6, 1>,
+                                    ForwardLaneShape<16, 16, 16, 4, 3, 1>, ForwardLaneShape<16, 16, 16, 8, 1, 1>>;
+
 template <class... Shapes>
-constexpr int64_t register_shared_memory(ShapeList<Shapes...>, int shape) {
-  constexpr int64_t bytes[] = {Shapes::kSharedMemory...};
+constexpr int most_groups(ShapeList<Shapes...>, int shape) {
+  constexpr int groups[] = {Shapes::kMostGroups...};
+  return groups[shape];
+}
+template <class... Shapes>
+constexpr int64_t lane_bytes(ShapeList<Shapes...>, int shape, int64_t dstate, int64_t groups) {
+  const int64_t bytes[] = {Shapes::shared_bytes(dstate, groups)...};
   return bytes[shape];
 }
-constexpr int64_t lane_shared_memory(int shape, int64_t block_channels, int64_t dstate) {
-  return (shape == 0 ? 157184 : 46592) + 12 * block_channels * dstate;
+template <class... Shapes>
+constexpr int64_t register_bytes(ShapeList<Shapes...>, int shape) {
+  constexpr int64_t bytes[] = {Shapes::kSharedBytes...};
+  return bytes[shape];
 }
+
+struct ForwardLaneChoice {
+  int shape, groups;  // of warps in a block
+};
 
 /// How the forward that keeps states in registers moves activations: four elements with one instruction, along the
 /// contiguous dimension, where alignment allows; else one by one, neighbours in memory by neighbouring lanes.
@@ -53,7 +83,7 @@ inline int register_shape(const ScanParams& p, const Machine& machine) {
     return facts.blocks_per_processor > 2 ? blocks > 2 * machine.processors : 10 * blocks >= 19 * machine.processors;
   };
   for (int i = shape; i < RegisterShapes::kCount && shape_facts(RegisterShapes(), i).dstate == dstate; ++i) {
-    if (register_shared_memory(RegisterShapes(), i) > machine.shared_memory) continue;
+    if (register_bytes(RegisterShapes(), i) > machine.shared_memory) continue;
     shape = i;
     if (fills(i)) break;
   }
@@ -85,25 +115,30 @@ inline Access forward_access(const ScanParams& p, const ChannelBlocks& blocks, b
   return vectors ? Access::kChannelVectors : Access::kChannelElements;
 }
 
-/// So few channels that sharing out time pays. The lengths are those at which a tile is well filled.
-inline bool few_channels(const ScanParams& p, const Machine& machine) {
-  constexpr int64_t kChannelsPerProcessor = 14, kLeastSteps = 256, kMostBlockChannels = 16;
-  return p.sequences * p.dim <= kChannelsPerProcessor * machine.processors && p.length >= kLeastSteps &&
-         lane_shared_memory(1, kMostBlockChannels, p.dstate) <= machine.shared_memory;
+/// Groups such that the blocks come to about one a processor, as many parts as then fit, and not more of either than
+/// shared memory holds.
+inline ForwardLaneChoice lane_choice(const ScanParams& p, const Machine& machine) {
+  constexpr int kWarpChannels = 2;
+  const int64_t wanted = ceil_div(p.sequences * p.dim, machine.processors * kWarpChannels);
+  int shape = 0;
+  while (shape + 1 < ForwardLaneShapes::kCount && wanted <= most_groups(ForwardLaneShapes(), shape + 1)) ++shape;
+  const int most = most_groups(ForwardLaneShapes(), shape);
+  int groups = wanted < most ? static_cast<int>(wanted) : most;
+  while (groups > 1 && lane_bytes(ForwardLaneShapes(), shape, p.dstate, groups) > machine.shared_memory) --groups;
+  return {shape, groups};
 }
 
-/// Warps such that the blocks come to about one a processor.
-inline LaneChoice lane_choice(const ScanParams& p, const Machine& machine) {
-  constexpr int64_t kLongTile = 512;
-  const int64_t wanted = ceil_div(p.sequences * p.dim, machine.processors), warps = wanted < 12 ? wanted : 12;
-  const bool fits = lane_shared_memory(0, warps, p.dstate) <= machine.shared_memory;
-  return p.length < kLongTile || !fits ? LaneChoice{1, 4} : LaneChoice{0, static_cast<int>(warps)};
+/// So few channels that sharing out time pays. The lengths are those at which a tile is well filled.
+inline bool few_channels(const ScanParams& p, const Machine& machine) {
+  constexpr int64_t kChannelsPerProcessor = 14, kLeastSteps = 256;
+  return p.sequences * p.dim <= kChannelsPerProcessor * machine.processors && p.length >= kLeastSteps &&
+         lane_bytes(ForwardLaneShapes(), 0, p.dstate, 1) <= machine.shared_memory;
 }
 
 /// Whether one of the two has the shared memory that it takes.
 inline bool has_forward(const ScanParams& p, const Machine& machine) {
   return few_channels(p, machine) ||
-         register_shared_memory(RegisterShapes(), register_shape(p, machine)) <= machine.shared_memory;
+         register_bytes(RegisterShapes(), register_shape(p, machine)) <= machine.shared_memory;
 }
 
 }  // namespace mamba::kernels::cuda
