@@ -4,6 +4,7 @@
 
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/SymIntArrayRef.h>
 #include <c10/util/Exception.h>
 
@@ -47,28 +48,7 @@ inline std::string text(std::initializer_list<SymInt> shape) {
 
 /// As Python spells it.
 inline std::string text(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return "float32";
-    case at::kDouble:
-      return "float64";
-    case at::kHalf:
-      return "float16";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kComplexFloat:
-      return "complex64";
-    case at::kComplexDouble:
-      return "complex128";
-    case at::kInt:
-      return "int32";
-    case at::kLong:
-      return "int64";
-    case at::kBool:
-      return "bool";
-    default:
-      return c10::toString(type);
-  }
+  return c10::getDtypeNames(type).first;
 }
 
 inline bool is_activation_type(at::ScalarType type) {

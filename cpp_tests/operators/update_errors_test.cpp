@@ -52,6 +52,8 @@ std::vector<Row> rows() {
       {flat(), &UpdateCall::x, zeros({}), kValue, "expected x to have the shape (batch, dim) = [0, 6], but got []"},
       {flat(), &UpdateCall::x, zeros({2, 6}, at::kInt), kType,
        "expected x to be float32, float16, bfloat16 or float64, but got int32"},
+      {flat(), &UpdateCall::x, zeros({2, 6}, at::kByte), kType,
+       "expected x to be float32, float16, bfloat16 or float64, but got uint8"},
       {flat(), &UpdateCall::state, zeros({3, 6, 4}), kValue,
        "expected state to have a slot for each of the 2 rows of x, but got 3; or name the slots by "
        "state_batch_indices"},

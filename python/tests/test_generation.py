@@ -203,6 +203,14 @@ def test_sampling_refuses_what_has_no_meaning(options):
         sample(torch.zeros(1, 3), **options)
 
 
+def test_negative_counts_are_refused():
+    model = make_model("default")
+    with pytest.raises(ValueError, match="generate: expected max_new_tokens to be at least 0, but got -1"):
+        generate(model, random_ids(1, 3), -1)
+    with pytest.raises(ValueError, match="Decoder: expected batch, .*, to be at least 0, but got -2"):
+        Decoder(model, model.new_cache(1), -2)
+
+
 @MODES
 def test_generation_is_prefill_and_steps(mode, device):
     model = make_model("default", device=device)

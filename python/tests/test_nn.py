@@ -175,3 +175,11 @@ def test_initialisation_is_the_published_one():
         assert 0.9 * 128**-0.5 / 2 < mixer.out_proj.weight.abs().max() <= 128**-0.5 / 2
     floored = MambaBlock(16, dt_min=1e-6, dt_max=1e-5)
     torch.testing.assert_close(F.softplus(floored.dt_proj.bias), torch.full((32,), 1e-4), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("name", ["vocab_size", "d_model", "n_layer", "d_state", "d_conv", "d_inner", "dt_rank"])
+def test_sizes_below_their_least_are_refused(name):
+    least = 0 if name in ("d_inner", "dt_rank") else 1
+    sizes = dict(vocab_size=8, d_model=8, n_layer=1) | {name: least - 1}
+    with pytest.raises(ValueError, match=f"MambaConfig: expected {name} to be at least {least}, but got {least - 1}"):
+        MambaConfig(**sizes)

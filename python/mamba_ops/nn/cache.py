@@ -52,6 +52,12 @@ def pack(ids: Tensor, lengths: Tensor, left_padded: bool) -> Tuple[Tensor, Tenso
     The padding ends up behind the last sequence. Nothing is read back from the device, and no shape depends on a value.
     """
     time = torch.arange(ids.size(1), device=ids.device)
+    if lengths.is_cpu and not torch.compiler.is_compiling():  # elsewhere nothing is read back
+        if bool(((lengths < 0) | (lengths > ids.size(1))).any()):
+            raise ValueError(
+                f"MambaLM.prefill: expected lengths to lie between 0 and length ({ids.size(1)}), but got "
+                f"{int(lengths.min())} to {int(lengths.max())}; count the tokens of each row, without its padding"
+            )
     lengths = lengths.clamp(0, ids.size(1)).unsqueeze(1)
     is_padding = time < ids.size(1) - lengths if left_padded else time >= lengths
     order = torch.argsort(is_padding.flatten().to(torch.uint8), stable=True)

@@ -11,6 +11,8 @@ class MambaConfig:
 
     The dt_* fields only say where training starts: the bias of dt_proj is drawn so that the step sizes are log-uniform
     in [dt_min, dt_max] and at least dt_floor.
+
+    Raises ValueError for a size below 1.
     """
 
     vocab_size: int
@@ -33,6 +35,12 @@ class MambaConfig:
     dt_scale: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("vocab_size", "d_model", "n_layer", "d_state", "d_conv"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"MambaConfig: expected {name} to be at least 1, but got {getattr(self, name)}")
+        for name in ("d_inner", "dt_rank"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"MambaConfig: expected {name} to be at least 0, but got {getattr(self, name)}")
         if not self.d_inner:
             object.__setattr__(self, "d_inner", 2 * self.d_model)
         if not self.dt_rank:

@@ -23,9 +23,13 @@ class Decoder:
         model: the language model, on the cache's device.
         cache: a cache of `model`, which the steps advance in place; any number of slots.
         batch: the largest number of rows in a step. The graph always runs that many, the rest as padding.
+
+    Raises ValueError for a negative batch.
     """
 
     def __init__(self, model: MambaLM, cache: MambaCache, batch: int) -> None:
+        if batch < 0:
+            raise ValueError(f"Decoder: expected batch, the most rows of a step, to be at least 0, but got {batch}")
         self._model, self._cache, self._batch = model, cache, batch
         self._every_slot = torch.arange(batch, device=cache.ssm.device)
         self._graph: Optional[torch.cuda.CUDAGraph] = None
@@ -137,7 +141,11 @@ def generate(
 
     Prompts of several lengths are padded, see `MambaLM.prefill`. A row that has given stop_token goes on giving it, and
     when every row has, the result ends there.
+
+    Raises ValueError for a negative max_new_tokens, and what `MambaLM.prefill` and `sample` raise.
     """
+    if max_new_tokens < 0:
+        raise ValueError(f"generate: expected max_new_tokens to be at least 0, but got {max_new_tokens}")
     logits, cache = model.prefill(ids, None, lengths, left_padded)
     decoder = Decoder(model, cache, ids.size(0))
     tokens: List[Tensor] = []

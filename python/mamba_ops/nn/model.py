@@ -64,6 +64,8 @@ class MambaBackbone(nn.Module):
         With cu_seqlens the batch is one row of packed sequences, and the caches have a slot for each of them.
         """
         hidden = self._embed(ids)
+        if cache is not None:
+            self._check(cache)
         conv: List[Tensor] = []
         ssm: List[Tensor] = []
         for i, layer in enumerate(self.layers):
@@ -76,6 +78,7 @@ class MambaBackbone(nn.Module):
     def step(self, token: Tensor, cache: MambaCache, state_batch_indices: Optional[Tensor] = None) -> Tensor:
         """Run one token for each row, (batch,), to (batch, d_model), and advance `cache` in place."""
         hidden = self._embed(token)
+        self._check(cache)
         for i, layer in enumerate(self.layers):
             hidden = layer.step(hidden, layer_of(cache, i), state_batch_indices)
         return self.norm_f(hidden)
@@ -88,6 +91,15 @@ class MambaBackbone(nn.Module):
             conv.append(cache.conv)
             ssm.append(cache.ssm)
         return MambaCache(torch.stack(conv, 1), torch.stack(ssm, 1))
+
+    def _check(self, cache: MambaCache) -> None:
+        layers = len(self.layers)
+        for x in (cache.conv, cache.ssm):
+            if x.dim() != 4 or x.size(1) != layers:
+                raise ValueError(
+                    f"MambaLM: expected a cache of this model, (slots, {layers} layers, ...), but got one of shape "
+                    f"{x.size()}; make it with new_cache or prefill"
+                )
 
     def _embed(self, ids: Tensor) -> Tensor:
         hidden = self.embeddings(ids)
@@ -156,7 +168,8 @@ class MambaLM(nn.Module):
         Args:
             ids: (batch, length). Padding may be any token.
             cache: what the sequences have seen; without it nothing.
-            lengths: (batch,) int64, how many tokens of each row count, from 0 to length (beyond that they are clamped).
+            lengths: (batch,) int64, how many tokens of each row count, from 0 to length. Others raise on the CPU, and
+                are clamped where values are not read back: on other devices, and in exported or compiled graphs.
             left_padded: whether a row's tokens are its last ones, not its first.
             cu_seqlens: boundaries of packed sequences in ids (1, length), (sequences + 1,), as in `selective_scan`.
 
@@ -164,8 +177,8 @@ class MambaLM(nn.Module):
             logits, (rows, vocab_size), and a cache with `rows` slots: batch of them, or sequences with cu_seqlens.
 
         Raises:
-            ValueError: lengths and cu_seqlens both, left_padded without lengths, or shapes and values that the
-                operators refuse.
+            ValueError: lengths and cu_seqlens both, left_padded without lengths, lengths that are none, a cache of
+                another number of layers, or shapes and values that the operators refuse.
         """
         if lengths is not None:
             if cu_seqlens is not None:
@@ -187,6 +200,8 @@ class MambaLM(nn.Module):
 
         state_batch_indices, (batch,) int32 or int64, names the slot of each row; a negative one is padding: it touches
         no slot, and its logits mean nothing. Without it row i is slot i. Not differentiable.
+
+        Raises ValueError for a cache of another number of layers.
         """
         with torch.no_grad():
             logits = self.lm_head(self.backbone.step(token, cache, state_batch_indices))
