@@ -38,6 +38,8 @@ std::vector<ConvCase> cases() {
   add("packed_without_sequences", 1, 8, 16).cu_seqlens = {0};
   add("packed_with_gaps", 1, 8, 96).cu_seqlens = {3, 3, 5, 9, 10, 80};
   add("packed_long", 1, 8, 2400).cu_seqlens = {0, 700, 701, 2390};
+  add("packed_far_gaps", 1, 8, 5000).cu_seqlens = {2100, 2100, 2105, 2900};
+  add("packed_all_empty", 1, 8, 1500).cu_seqlens = {1100, 1100, 1100};
   ConvCase& taps = add("packed_of_two_taps", 1, 16, 64);
   taps.cu_seqlens = {1, 30, 31, 33, 64};
   taps.width = 2;
@@ -51,6 +53,7 @@ void run(ConvProblem& problem, Kernel kernel) {
   namespace fast = kernels::cuda;
   namespace generic = kernels::generic::cuda;
   const bool is_generic = kernel == Kernel::kGeneric;
+  for (View* view : {&problem.out, &problem.dx}) view->fill(77);  // the kernels write all of it, also between sequences
   const DeviceCopy device(problem.arrays());
   const kernels::ConvGradParams g = problem.grad_params(device.place());
   ASSERT_EQ(is_generic ? generic::conv_forward(g.conv, nullptr) : fast::conv_forward(g.conv, nullptr), cudaSuccess);
@@ -136,10 +139,15 @@ TEST(ConvAccessOf, FollowsTheLayout) {
 
 class CudaConvSteps : public DeviceTest, public testing::WithParamInterface<ScalarType> {};
 
+constexpr int64_t kFewRows = 5, kManyRows = 37;  // many: a thread has several
+
 /// Step by step, by the fast kernel (channels next to each other) and the generic one, with the bits of the whole.
 TEST_P(CudaConvSteps, HaveTheBitsOfTheWhole) {
-  for (const Layout layout : {Layout::kChannelLast, Layout::kContiguous}) {
+  for (const auto& [layout, rows] : {std::pair(Layout::kChannelLast, kFewRows),
+                                     {Layout::kChannelLast, kManyRows},
+                                     {Layout::kContiguous, kFewRows}}) {
     ConvCase c;
+    c.batch = rows;
     c.dim = 40;
     c.length = 9;
     ConvProblem whole(c, GetParam(), layout), steps(c, GetParam(), layout);
@@ -172,16 +180,17 @@ TEST_P(CudaConvSteps, HaveTheBitsOfTheWhole) {
 
 /// Slots, padding and a slot out of range, by both kernels.
 TEST_P(CudaConvSteps, TouchOnlyTheirSlots) {
-  for (const bool is_fast : {true, false}) {
+  for (const auto& [is_fast, rows] : {std::pair(true, kFewRows), {true, kManyRows}, {false, kFewRows}}) {
     ConvCase c;
     c.name = "slots";
-    c.batch = 5;
+    c.batch = rows;
     c.dim = 16;
     c.length = 1;
     ConvProblem problem(c, GetParam(), Layout::kChannelLast), whole(c, GetParam(), Layout::kChannelLast);
     run(whole, Kernel::kChosen);
-    const std::vector<int64_t> slot_of_row = {4, -1, 2, 5, 0};
-    Array slots(ScalarType::kFloat64, false, 5);
+    std::vector<int64_t> slot_of_row = {4, -1, 2, rows, 0};
+    for (int64_t row = kFewRows; row < rows; ++row) slot_of_row.push_back(row);
+    Array slots(ScalarType::kFloat64, false, rows);
     std::memcpy(slots.bytes.data(), slot_of_row.data(), slots.bytes.size());
     std::vector<Array*> arrays = problem.arrays();
     arrays.push_back(&slots);
@@ -201,7 +210,7 @@ TEST_P(CudaConvSteps, TouchOnlyTheirSlots) {
     kernels::ConvUpdateParams u;
     u.activation_type = p.activation_type;
     u.silu = p.silu;
-    u.rows = u.slots = c.batch;
+    u.rows = u.slots = rows;
     u.dim = p.dim;
     u.width = p.width;
     u.slot_of_row = {device.place()(slots), 1, false};

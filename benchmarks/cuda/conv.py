@@ -1,6 +1,6 @@
 """Time the causal convolution beside a copy of the same bytes in the same run, and beside PyTorch's own convolution.
 
-    python benchmarks/cuda/conv.py OUT.json
+    python benchmarks/cuda/conv.py OUT.json [TABLES.md]
 
 Needs a CUDA device, triton and mamba_ops. Four taps, a bias; silu and initial states where a row says so. Milliseconds,
 medians of triton's do_bench, which flushes the L2 cache before each call. Bytes: what must be read and written once (x
@@ -75,6 +75,23 @@ def measure_step(batch, dim, dtype):
     return row
 
 
+def tables(rows, steps):
+    """Markdown, in microseconds; shares are the copy's time over ours."""
+    columns = "batch, dim, length | x | contiguous | silu | packed | forward | share of copy | PyTorch forward"
+    yield f"| {columns} | backward | share of copy |"
+    yield "|---" * 10 + "|"
+    for row in rows:
+        cells = [f"{row['batch']}, {row['dim']}, {row['length']}", row["dtype"], row["contiguous"]]
+        cells += ["yes" if row[flag] else "no" for flag in ("silu", "packed")]
+        cells += [f"{1e3 * row['forward']:.0f}", f"{row['share_forward']:.2f}"]
+        cells += [f"{1e3 * row['pytorch_forward']:.0f}" if "pytorch_forward" in row else "-"]
+        cells += [f"{1e3 * row['backward']:.0f}", f"{row['share_backward']:.2f}"]
+        yield f"| {' | '.join(cells)} |"
+    yield "\n| rows, dim | x | step | copy |\n|---|---|---|---|"
+    for row in steps:
+        yield f"| {row['batch']}, {row['dim']} | {row['dtype']} | {row['step']:.2f} | {row['copy']:.2f} |"
+
+
 def main():
     torch.manual_seed(0)
     rows, steps = [], []
@@ -94,6 +111,9 @@ def main():
     machine = dict(gpu=torch.cuda.get_device_name(), torch=torch.__version__, library=mamba_ops.info())
     with open(sys.argv[1], "w", encoding="utf-8") as file:
         json.dump(dict(machine=machine, milliseconds=rows, step_microseconds=steps), file, indent=1, default=str)
+    if len(sys.argv) > 2:
+        with open(sys.argv[2], "w", encoding="utf-8") as file:
+            file.write("\n".join(tables(rows, steps)) + "\n")
 
 
 if __name__ == "__main__":

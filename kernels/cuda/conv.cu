@@ -52,7 +52,7 @@ int64_t conv_backward_workspace(const ConvGradParams& params) {
   const ConvAccess access = conv_backward_access(params);
   if (access == ConvAccess::kGeneric) return generic::cuda::conv_backward_workspace(params);
   const ConvParams& p = params.conv;
-  const int64_t parts = p.batch * conv_backward_tiles(p, access).per_row;
+  const int64_t parts = p.batch * conv_tiles(p, access, true).per_row;
   return parts * p.dim * (p.width + 1) * static_cast<int64_t>(sizeof(float));
 }
 
@@ -65,12 +65,8 @@ int conv_backward(const ConvGradParams& params, void* workspace, CUstream_st* st
     return conv_backward_with<decltype(activation)>(params, access, sums, stream);
   });
   if (error != cudaSuccess || !(params.dweight || params.dbias)) return error;
-  const ConvSumTask task = {sums,
-                            p.batch * conv_backward_tiles(p, access).per_row,
-                            p.dim,
-                            p.width,
-                            static_cast<float*>(params.dweight),
-                            static_cast<float*>(params.dbias)};
+  const ConvSumTask task = {sums,    p.batch * conv_tiles(p, access, true).per_row, p.dim,
+                            p.width, static_cast<float*>(params.dweight),           static_cast<float*>(params.dbias)};
   return launch(conv_sum_kernel, ceil_div(p.dim * (p.width + 1), 32), kSumWarps * 32, 0, stream, task);
 }
 

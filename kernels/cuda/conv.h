@@ -10,7 +10,7 @@ namespace mamba::kernels::cuda {
 template <class T>
 Error conv_forward_with(const ConvParams& params, ConvAccess access, CUstream_st* stream);
 
-/// `sums` has room for conv_sums() floats.
+/// `sums` has room for a sum of each tile, channel and tap: see ConvGradTask.
 template <class T>
 Error conv_backward_with(const ConvGradParams& params, ConvAccess access, float* sums, CUstream_st* stream);
 

@@ -10,10 +10,13 @@ namespace mamba::kernels::cuda {
 struct TapSums {
   float weight[kConvTaps] = {}, bias = 0;
 
-  __device__ __forceinline__ void add(const TapSums& other) {
+  /// A step with the input x[0] and, before it in memory, those of the steps before.
+  __device__ __forceinline__ void add_step(int width, float dpre, const float* x) {
+    bias += dpre;
 #pragma unroll
-    for (int j = 0; j < kConvTaps; ++j) weight[j] += other.weight[j];
-    bias += other.bias;
+    for (int j = 0; j < kConvTaps; ++j) {
+      if (j < width) weight[j] = fmaf(dpre, x[-j], weight[j]);
+    }
   }
   __device__ __forceinline__ void reduce_over_warp() {
 #pragma unroll
@@ -25,7 +28,7 @@ struct TapSums {
   }
   __device__ __forceinline__ void store(const ConvGradTask& task, int64_t row_and_tile, int64_t channel) const {
     if (!task.sums) return;
-    const int64_t width = task.grad.conv.width;
+    const int width = static_cast<int>(task.grad.conv.width);
     float* to = task.sums + (row_and_tile * task.grad.conv.dim + channel) * (width + 1);
 #pragma unroll
     for (int j = 0; j < kConvTaps; ++j) {
@@ -35,206 +38,235 @@ struct TapSums {
   }
 };
 
-/// dpre of one step of a channel; 0 outside the sequence.
+/// What a channel of a tile is told.
 template <class T>
-__device__ float dpre_at(const ConvGradParams& g, const ConvTile& tile, const Taps& taps, int64_t channel,
-                         int64_t time) {
-  const ConvParams& p = g.conv;
-  if (time < tile.start || time >= tile.stop) return 0;
-  const float dout = generic::load<T>(g.dout, tile.batch, channel, time);
-  if (!p.silu) return dout;
-  const float pre = taps.pre(static_cast<int>(p.width), [&](int j) { return seen_at<T>(p, tile, channel, time - j); });
-  return dout * generic::activated_slope(pre);
-}
+struct GradLine {
+  SeenLine<T> seen;
+  Line<const T> dout, dlast_state;
+  int width;
+  bool silu;
 
-/// The gradient of what a channel has seen at `time`, if that lies in the sequence or the initial state.
-template <class T>
-__device__ float dseen_at(const ConvGradParams& g, const ConvTile& tile, const Taps& taps, int64_t channel,
-                          int64_t time) {
-  const int64_t width = g.conv.width;
-  float sum = 0;
-#pragma unroll
-  for (int j = kConvTaps - 1; j >= 0; --j) {
-    if (j < width) sum = generic::tap(sum, taps.weight[j], dpre_at<T>(g, tile, taps, channel, time + j));
+  __device__ __forceinline__ GradLine(const ConvGradParams& g, int64_t batch, int64_t channel, const ConvTile& tile)
+      : seen(g.conv, batch, channel, tile),
+        dout(g.dout, batch, channel, tile.window),
+        dlast_state(g.dlast_state, tile.sequence, channel, 0),
+        width(static_cast<int>(g.conv.width)),
+        silu(g.conv.silu) {}
+
+  /// dpre of one step; 0 outside the sequence.
+  __device__ float dpre(const Taps& taps, const ConvTile& tile, int time) const {
+    if (time < tile.start || time >= tile.stop) return 0;
+    const float gradient = widen(dout[time]);
+    if (!silu) return gradient;
+    return gradient * generic::activated_slope(taps.pre(width, [&](int j) { return widen(seen.at(tile, time - j)); }));
   }
-  const int64_t i = time - (tile.stop - (width - 1));  // in last_state
-  if (g.dlast_state.data && i >= 0) sum += generic::load<T>(g.dlast_state, tile.sequence, channel, i);
-  return sum;
-}
+  /// What last_state's gradient adds to that of the input at `time`.
+  __device__ __forceinline__ float dlast(const ConvTile& tile, int time) const {
+    const int i = time - (tile.stop - (width - 1));
+    return dlast_state.first && i >= 0 && time < tile.stop ? widen(dlast_state[i]) : 0;
+  }
+};
 
 // The rare cases stand apart, and load the taps again, so that the common one keeps all of its values in registers.
 
 /// A channel's dinitial_state.
 template <class T>
-__device__ __noinline__ void store_dinitial_state(const ConvGradParams& g, ConvTile tile, int64_t channel, int first,
-                                                  int after) {
+__device__ __noinline__ void store_dinitial_state(const ConvGradParams& g, GradLine<T> line, ConvTile tile,
+                                                  int64_t channel, int first, int after) {
   if (!g.dinitial_state.data) return;
   Taps taps;
   taps.load(g.conv, channel);
+  const Line<T> to(g.dinitial_state, tile.sequence, channel, 0);
   for (int i = first; i < after; ++i) {
-    const float value = dseen_at<T>(g, tile, taps, channel, tile.start - (g.conv.width - 1) + i);
-    generic::store<T>(g.dinitial_state, tile.sequence, channel, i, value);
+    const int time = tile.start - (line.width - 1) + i;
+    float sum = 0;
+#pragma unroll
+    for (int j = kConvTaps - 1; j >= 0; --j) {
+      if (j < line.width) sum = generic::tap(sum, taps.weight[j], line.dpre(taps, tile, time + j));
+    }
+    narrow_into(sum + line.dlast(tile, time), &to[i]);
   }
 }
 
-/// A few steps of a channel at the edge of a sequence or of the row.
-template <class T, int kVector>
-__device__ __noinline__ TapSums conv_backward_edge(const ConvGradParams& g, ConvTile tile, int64_t channel,
-                                                   int64_t time) {
-  const ConvParams& p = g.conv;
+/// dpre of the steps behind a tile.
+template <class T>
+__device__ __noinline__ float dpre_behind(const ConvGradParams& g, GradLine<T> line, ConvTile tile, int64_t channel,
+                                          int time) {
   Taps taps;
-  taps.load(p, channel);
-  TapSums sums;
-  const int64_t first = time > tile.begin ? time : tile.begin, after = time + kVector;
-  for (int64_t t = first; t < (after < tile.end ? after : tile.end); ++t) {
-    const float dpre = dpre_at<T>(g, tile, taps, channel, t);
-    sums.bias += dpre;
-#pragma unroll
-    for (int j = 0; j < kConvTaps; ++j) {
-      if (j < p.width) sums.weight[j] = fmaf(dpre, seen_at<T>(p, tile, channel, t - j), sums.weight[j]);
-    }
-    if (g.dx.data) generic::store<T>(g.dx, tile.batch, channel, t, dseen_at<T>(g, tile, taps, channel, t));
-  }
-  return sums;
-}
-
-/// kVector elements, kBefore before and kAfter after them, along time.
-template <class T, int kVector, int kBefore, int kAfter>
-__device__ __forceinline__ void load_around(const T* at, float (&x)[kBefore + kVector + kAfter]) {
-  if constexpr (kVector == 1) {
-#pragma unroll
-    for (int i = 0; i < kBefore + kVector + kAfter; ++i) x[i] = widen(at[i - kBefore]);
-  } else {
-    float part[kVector];
-#pragma unroll
-    for (int v = kBefore > 0 ? -1 : 0; v <= 1; ++v) {
-      Elements<T, kVector> elements;
-      elements.load(reinterpret_cast<const char*>(at + v * kVector));
-      elements.widen_into(part);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        const int to = kBefore + v * kVector + i;
-        if (to >= 0 && to < kBefore + kVector + kAfter) x[to] = part[i];
-      }
-    }
-  }
+  taps.load(g.conv, channel);
+  return line.dpre(taps, tile, time);
 }
 
 /// A warp takes a tile of one channel, as in the forward.
-template <class T, int kVector, int kVectors>
-__global__ void __launch_bounds__(kConvThreads) conv_time_backward_kernel(const __grid_constant__ ConvGradTask task) {
-  constexpr int kHalo = kConvHalo;
+template <class T, int kVector, int kWidth>
+__global__ void __launch_bounds__(kConvThreads, 5)
+    conv_time_backward_kernel(const __grid_constant__ ConvGradTask task) {
+  using Window = LaneWindow<kVector>;
   const ConvGradParams& g = task.grad;
   const ConvParams& p = g.conv;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, width = static_cast<int>(p.width);
-  const int64_t channel_blocks = ceil_div(p.dim, kConvThreads / kWarpSize);
-  const int64_t row_and_tile = blockIdx.x / channel_blocks;
-  const ConvPlace place = conv_place(task.tiles, row_and_tile);
-  const int64_t channel = blockIdx.x % channel_blocks * (kConvThreads / kWarpSize) + threadIdx.x / kWarpSize;
-  if (channel >= p.dim) return;
-  const ConvTile tile = conv_tile(p, task.tiles, place.batch, place.tile);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, width = width_of<kWidth>(p);
+  const ConvPlace place = ConvPlace::of_warp(p, task.tiles, lane);
+  const ConvTile& tile = place.tile;
+  if (place.channel >= p.dim) return;
+  const GradLine<T> line(g, place.batch, place.channel, tile);
+  const Line<T> dx_line(g.dx, place.batch, place.channel, tile.window);
+
+  // The last round first. Two rounds are under way while one is worked on; x's go on to the one before the tile's.
+  // What reaches out before the start is dinitial_state.
+  const Line<T> dinitial_line(g.dinitial_state, tile.sequence, place.channel, 0);
+  const bool zeroes = dx_line.first && (tile.zero_before || tile.zero_after);
+  const bool has_dinitial = dinitial_line.first && tile.is_first;
+  const typename Window::Rounds rounds(tile, task.tiles, has_dinitial ? tile.start - kConvHalo : tile.begin, zeroes);
+  const int first = lane * kVector;
+  const auto load_x = [&](int round) {
+    const bool is_needed = round >= 0 || (round == -1 && lane >= kWarpSize - Window::kNeighbours);
+    const int least = round < 0 ? tile.start : tile.begin;
+    return load_steps<T, kVector>(line.seen.x, tile, first + round * Window::kRound, least,
+                                  is_needed ? tile.end : least);
+  };
+  const auto load_dout = [&](int round) {
+    return load_steps<T, kVector>(line.dout, tile, first + round * Window::kRound, tile.begin, tile.end);
+  };
+  Elements<T, kVector> x_words = load_x(rounds.after - 1), x_before = load_x(rounds.after - 2);
+  Elements<T, kVector> dout_words = load_dout(rounds.after - 1), dout_before = load_dout(rounds.after - 2);
   Taps taps;
-  taps.load(p, channel);
-  if (tile.is_first && lane < width - 1) store_dinitial_state<T>(g, tile, channel, lane, lane + 1);
-  const int64_t first = tile.begin / task.tiles.steps * task.tiles.steps;
+  taps.load(p, place.channel);
+  const StateBefore<T> state(line.seen, tile);
+  float next[Window::kOwn] = {};  // dpre of the first lanes in the round behind
+  if (tile.stop > task.tiles.steps()) {
+    const float behind = lane < kConvHalo ? dpre_behind(g, line, tile, place.channel, task.tiles.steps() + lane) : 0;
+#pragma unroll
+    for (int i = 0; i < Window::kOwn; ++i) next[i] = kVector == 1 ? behind : __shfl_sync(kWholeWarp, behind, i);
+  }
   TapSums sums;
-  for (int v = 0; v < kVectors; ++v) {
-    const int64_t time = first + (v * kWarpSize + lane) * kVector;
-    if (time + kVector <= tile.begin || time >= tile.end) continue;
-    const int64_t last_read = time + kVector + (kVector > kHalo ? kVector : kHalo);
-    const bool is_inside = time - (kVector > kHalo ? kVector : kHalo) >= tile.start && time >= tile.begin &&
-                           time + kVector <= tile.end && time + kVector + kHalo <= tile.stop && last_read <= p.length;
-    if (!is_inside) {
-      sums.add(conv_backward_edge<T, kVector>(g, tile, channel, time));
-      continue;
-    }
-    float x[kHalo + kVector + kHalo], dpre[kVector + kHalo], dx[kVector];
-    load_around<T, kVector, kHalo, kHalo>(
-        static_cast<const T*>(p.x.data) + place.batch * p.x.batch_stride + channel * p.x.dim_stride + time, x);
-    load_around<T, kVector, 0, kHalo>(
-        static_cast<const T*>(g.dout.data) + place.batch * g.dout.batch_stride + channel * g.dout.dim_stride + time,
-        dpre);
+#pragma unroll 1
+  for (int round = rounds.after - 1; round >= rounds.first; --round) {
+    const Elements<T, kVector> x_next = load_x(round - 2), dout_next = load_dout(round - 2);
+    const int time = first + round * Window::kRound;
+    const bool is_whole = tile.has_all(time, kVector);
+    float x[kConvHalo + kVector], dpre[kVector + kConvHalo], own[kVector], previous[kVector];
+    widen_seen(x_words, state, tile, time, own);
+    widen_seen(x_before, state, tile, time - Window::kRound, previous);
+    Window::steps_before(own, previous, lane, x);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) x[kConvHalo + i] = own[i];
+    dout_words.widen_into(own);
     if (p.silu) {
 #pragma unroll
-      for (int i = 0; i < kVector + kHalo; ++i) {
-        dpre[i] *= generic::activated_slope(taps.pre(width, [&](int j) { return x[kHalo + i - j]; }));
+      for (int i = 0; i < kVector; ++i) {
+        own[i] *= generic::activated_slope(taps.pre(width, [&](int j) { return x[kConvHalo + i - j]; }));
       }
     }
+    if (!is_whole) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) own[i] = tile.has(time + i) ? own[i] : 0;
+    }
+    Window::steps_after(own, next, lane, dpre + kVector);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      dx[i] = 0;
-      sums.bias += dpre[i];
+      dpre[i] = own[i];
+      if (i < Window::kOwn) next[i] = own[i];
+    }
+    if (is_whole) {
 #pragma unroll
-      for (int j = kConvTaps - 1; j >= 0; --j) {
-        if (j >= width) continue;
-        dx[i] = generic::tap(dx[i], taps.weight[j], dpre[i + j]);
-        sums.weight[j] = fmaf(dpre[i], x[kHalo + i - j], sums.weight[j]);
+      for (int i = 0; i < kVector; ++i) sums.add_step(width, dpre[i], x + kConvHalo + i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        if (tile.has(time + i)) sums.add_step(width, dpre[i], x + kConvHalo + i);
       }
     }
-    if (g.dx.data) {
-      Elements<T, kVector> elements;
-      elements.narrow_from(dx);
-      elements.store(reinterpret_cast<char*>(static_cast<T*>(g.dx.data) + place.batch * g.dx.batch_stride +
-                                             channel * g.dx.dim_stride + time));
+    if (dx_line.first || has_dinitial) {
+      float dx[kVector];
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        dx[i] = 0;
+#pragma unroll
+        for (int j = kConvTaps - 1; j >= 0; --j) {
+          if (j < width) dx[i] = generic::tap(dx[i], taps.weight[j], dpre[i + j]);
+        }
+      }
+      if (line.dlast_state.first && time + kVector > tile.stop - kConvHalo) {
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) dx[i] += line.dlast(tile, time + i);
+      }
+      if (dx_line.first && round >= 0) store_steps(dx_line, tile, time, dx);
+      if (has_dinitial && time < tile.start) {
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          const int at = time + i - tile.start + width - 1;
+          if (at >= 0 && at < width - 1) narrow_into(dx[i], &dinitial_line[at]);
+        }
+      }
     }
+    x_words = x_before, x_before = x_next;
+    dout_words = dout_before, dout_before = dout_next;
   }
   sums.reduce_over_warp();
-  if (lane == 0) sums.store(task, row_and_tile, channel);
+  if (lane == 0) sums.store(task, place.row_and_tile, place.channel);
 }
 
 /// A thread walks through a tile of kVector channels, and on over the steps whose dpre the last of it need.
-template <class T, int kVector>
-__global__ void __launch_bounds__(kConvThreads)
+template <class T, int kVector, int kWidth>
+__global__ void __launch_bounds__(kConvThreads, 4)
     conv_channel_backward_kernel(const __grid_constant__ ConvGradTask task) {
-  constexpr int kHalo = kConvHalo, kAtOnce = 4;
+  constexpr int kHalo = kConvHalo, kAtOnce = 8 / kVector;
   const ConvGradParams& g = task.grad;
   const ConvParams& p = g.conv;
-  const int64_t vectors = p.dim / kVector;
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kConvThreads + threadIdx.x;
+  const int64_t vectors = p.dim / kVector, thread = static_cast<int64_t>(blockIdx.x) * kConvThreads + threadIdx.x;
   if (thread >= vectors * task.tiles.per_row * p.batch) return;
-  const int64_t row_and_tile = thread / vectors, channel = thread % vectors * kVector;
-  const ConvPlace place = conv_place(task.tiles, row_and_tile);
-  const ConvTile tile = conv_tile(p, task.tiles, place.batch, place.tile);
-  const int width = static_cast<int>(p.width);
+  const ConvPlace place = ConvPlace::of_thread(p, task.tiles, thread, vectors, kVector);
+  const ConvTile& tile = place.tile;
+  const int width = width_of<kWidth>(p);
+  const Line<T> dx_line(g.dx, place.batch, place.channel, tile.window);
+  if (dx_line.first && (tile.zero_before || tile.zero_after)) {
+    zero_lines<T, kVector>(dx_line, tile, task.tiles.steps());
+  }
   Taps taps[kVector];
   TapSums sums[kVector];
   float x[kVector][kHalo + 1], dpre[kVector][kHalo + 1];  // of this step and those before it, this one last
 #pragma unroll
   for (int c = 0; c < kVector; ++c) {
-    taps[c].load(p, channel + c);
-    if (tile.is_first) store_dinitial_state<T>(g, tile, channel + c, 0, width - 1);
+    const GradLine<T> line(g, place.batch, place.channel + c, tile);
+    taps[c].load(p, place.channel + c);
+    if (tile.is_first) store_dinitial_state(g, line, tile, place.channel + c, 0, width - 1);
 #pragma unroll
     for (int i = 0; i <= kHalo; ++i) {
-      const bool is_needed = i + width > kHalo && i > 0 && tile.begin < tile.end;
-      x[c][i] = is_needed ? seen_at<T>(p, tile, channel + c, tile.begin - kHalo + i - 1) : 0;
+      const bool is_needed = i > 0 && tile.begin < tile.end;
+      x[c][i] = is_needed ? widen(line.seen.at(tile, tile.begin - kHalo + i - 1)) : 0;
       dpre[c][i] = 0;
     }
   }
-  const int64_t begin = tile.begin, past = tile.end + (tile.begin < tile.end ? kHalo : 0);
-  const auto line = [&](const Activation& a) {
-    return reinterpret_cast<char*>(static_cast<T*>(a.data) + place.batch * a.batch_stride + channel +
-                                   begin * a.length_stride);
+  const int own = tile.end - tile.begin, to_stop = tile.stop - tile.begin, past = own > 0 ? own + kHalo : 0;
+  const Line<const T> x_line(p.x, place.batch, place.channel, tile.window);
+  const Line<const T> dout_line(g.dout, place.batch, place.channel, tile.window);
+  const char* x_from = reinterpret_cast<const char*>(&x_line[tile.begin]);
+  const char* dout_from = reinterpret_cast<const char*>(&dout_line[tile.begin]);
+  char* dx_to = dx_line.first ? reinterpret_cast<char*>(&dx_line[tile.begin - kHalo]) : nullptr;
+  const int64_t x_step = x_line.stride * sizeof(T), dout_step = dout_line.stride * sizeof(T),
+                dx_step = dx_line.stride * sizeof(T);
+  struct Group {
+    Elements<T, kVector> x[kAtOnce], dout[kAtOnce];
   };
-  const char *x_line = line(p.x), *dout_line = line(g.dout);
-  char* dx_line = g.dx.data ? line(g.dx) - kHalo * g.dx.length_stride * static_cast<int64_t>(sizeof(T)) : nullptr;
-  const auto bytes = [](const Activation& a) { return a.length_stride * static_cast<int64_t>(sizeof(T)); };
-  const int64_t x_step = bytes(p.x), dout_step = bytes(g.dout), dx_step = bytes(g.dx);
-  for (int64_t time = begin; time < past; time += kAtOnce) {
-    Elements<T, kVector> xs[kAtOnce], douts[kAtOnce];
+  const auto load = [&](Group& group, int step) {
 #pragma unroll
-    for (int s = 0; s < kAtOnce; ++s, x_line += x_step, dout_line += dout_step) {
-      if (time + s < past && time + s < tile.stop) {
-        xs[s].load(x_line);
-        douts[s].load(dout_line);
+    for (int s = 0; s < kAtOnce; ++s, x_from += x_step, dout_from += dout_step) {
+      if (step + s < past && step + s < to_stop) {
+        group.x[s].load(x_from);
+        group.dout[s].load(dout_from);
       }
     }
+  };
+  // Steps that all are the tile's own, and whose inputs of kHalo steps ago are, need no questions.
+  const auto use = [&](const Group& group, int step, auto plain) {
+    constexpr bool kIsPlain = decltype(plain)::value;
 #pragma unroll
-    for (int s = 0; s < kAtOnce; ++s, dx_line += dx_step) {
-      if (time + s >= past) break;
-      const bool exists = time + s < tile.stop, is_own = time + s < tile.end;
+    for (int s = 0; s < kAtOnce; ++s, dx_to += dx_step) {
+      const int at = step + s;
+      const bool exists = kIsPlain || at < to_stop, is_own = kIsPlain || at < own;
       float now[kVector], dout[kVector], dx[kVector];
-      xs[s].widen_into(now);
-      douts[s].widen_into(dout);
+      group.x[s].widen_into(now);
+      group.dout[s].widen_into(dout);
 #pragma unroll
       for (int c = 0; c < kVector; ++c) {
 #pragma unroll
@@ -246,52 +278,60 @@ __global__ void __launch_bounds__(kConvThreads)
         float last = dout[c];
         if (p.silu) last *= generic::activated_slope(taps[c].pre(width, [&](int j) { return x[c][kHalo - j]; }));
         last = dpre[c][kHalo] = exists ? last : 0;
-        if (is_own) {
-          sums[c].bias += last;
-#pragma unroll
-          for (int j = 0; j < kConvTaps; ++j) {
-            if (j < width) sums[c].weight[j] = fmaf(last, x[c][kHalo - j], sums[c].weight[j]);
-          }
-        }
+        if (is_own) sums[c].add_step(width, last, x[c] + kHalo);
         // The input of kHalo steps ago has reached out by now.
         dx[c] = 0;
 #pragma unroll
         for (int j = kConvTaps - 1; j >= 0; --j) {
           if (j < width) dx[c] = generic::tap(dx[c], taps[c].weight[j], dpre[c][j]);
         }
-        const int64_t of_state = time + s - kHalo - (tile.stop - (width - 1));
-        if (g.dlast_state.data && of_state >= 0) {
-          dx[c] += generic::load<T>(g.dlast_state, tile.sequence, channel + c, of_state);
+        if (!kIsPlain) {
+          dx[c] += GradLine<T>(g, place.batch, place.channel + c, tile).dlast(tile, tile.begin + at - kHalo);
         }
       }
-      if (g.dx.data && time + s - kHalo >= begin) {
+      if (dx_to && (kIsPlain || (at >= kHalo && at < past))) {
         Elements<T, kVector> elements;
         elements.narrow_from(dx);
-        elements.store(dx_line);
+        elements.store(dx_to);
       }
     }
+  };
+  Group group;
+  load(group, 0);
+  for (int step = 0; step < past; step += kAtOnce) {
+    Group next;
+    load(next, step + kAtOnce);
+    if (step >= kHalo && step + kAtOnce <= own && step + kAtOnce <= to_stop) {
+      use(group, step, std::true_type());
+    } else {
+      use(group, step, std::false_type());
+    }
+    group = next;
   }
 #pragma unroll
-  for (int c = 0; c < kVector; ++c) sums[c].store(task, row_and_tile, channel + c);
+  for (int c = 0; c < kVector; ++c) sums[c].store(task, place.row_and_tile, place.channel + c);
 }
 
 template <class T>
 Error conv_backward_with(const ConvGradParams& params, ConvAccess access, float* sums, CUstream_st* stream) {
-  constexpr int kVector = 16 / static_cast<int>(sizeof(T));
-  const ConvParams& p = params.conv;
-  ConvGradTask task{params, conv_backward_tiles(p, access), params.dweight || params.dbias ? sums : nullptr};
-  if (is_along_time(access)) {
-    const int64_t blocks = p.batch * task.tiles.per_row * ceil_div(p.dim, kConvThreads / kWarpSize);
-    return access == ConvAccess::kTimeVectors
-               ? launch(conv_time_backward_kernel<T, kVector, kConvVectors>, blocks, kConvThreads, 0, stream, task)
-               : launch(conv_time_backward_kernel<T, 1, kConvElements>, blocks, kConvThreads, 0, stream, task);
-  }
-  const bool by_vector = access == ConvAccess::kChannelVectors;
-  const int64_t threads = p.batch * task.tiles.per_row * (p.dim / (by_vector ? kConvBackwardChannels : 1));
-  return by_vector ? launch(conv_channel_backward_kernel<T, kConvBackwardChannels>, ceil_div(threads, kConvThreads),
-                            kConvThreads, 0, stream, task)
-                   : launch(conv_channel_backward_kernel<T, 1>, ceil_div(threads, kConvThreads), kConvThreads, 0,
-                            stream, task);
+  constexpr int kVector = 16 / static_cast<int>(sizeof(T)), kChannels = conv_channels(true, sizeof(T));
+  const ConvGradTask task{params, conv_tiles(params.conv, access, true),
+                          params.dweight || params.dbias ? sums : nullptr};
+  const int64_t blocks = conv_blocks(params.conv, task.tiles, access, true);
+  return with_width(params.conv, [&](auto width) {
+    constexpr int kWidth = decltype(width)::value;
+    const auto launch_kernel = [&](auto kernel) { return launch(kernel, blocks, kConvThreads, 0, stream, task); };
+    switch (access) {
+      case ConvAccess::kTimeVectors:
+        return launch_kernel(conv_time_backward_kernel<T, kVector, kWidth>);
+      case ConvAccess::kTimeElements:
+        return launch_kernel(conv_time_backward_kernel<T, 1, kWidth>);
+      case ConvAccess::kChannelVectors:
+        return launch_kernel(conv_channel_backward_kernel<T, kChannels, kWidth>);
+      default:
+        return launch_kernel(conv_channel_backward_kernel<T, 1, kWidth>);
+    }
+  });
 }
 
 }  // namespace mamba::kernels::cuda

@@ -16,6 +16,13 @@ struct Elements {
 
   Word words[kWords];
 
+  static __device__ __forceinline__ Elements of(const T (&x)[kCount]) {
+    Elements elements;
+    memcpy(elements.words, x, sizeof(x));
+    return elements;
+  }
+  __device__ __forceinline__ void take_apart(T (&x)[kCount]) const { memcpy(x, words, sizeof(words)); }
+
   __device__ __forceinline__ void load(const char* from) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const Word*>(from)[i];
@@ -24,7 +31,7 @@ struct Elements {
     T x[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) x[i] = *reinterpret_cast<const T*>(from + i * stride);
-    memcpy(words, x, sizeof(words));
+    *this = of(x);
   }
   __device__ __forceinline__ void store(char* to) const {
 #pragma unroll
@@ -32,7 +39,7 @@ struct Elements {
   }
   __device__ __forceinline__ void widen_into(float (&to)[kCount]) const {
     T x[kCount];
-    memcpy(x, words, sizeof(words));
+    take_apart(x);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) to[i] = widen(x[i]);
   }

@@ -117,20 +117,23 @@ MAMBA_HD Wide<T>& dpre_at(const ConvGradParams& g, int64_t batch, int64_t channe
   return static_cast<Wide<T>*>(g.dpre)[(batch * g.conv.dim + channel) * g.conv.length + time];
 }
 
-/// One element of dpre.
+/// One element of dpre. A token outside every sequence has no gradient.
 template <class T>
 MAMBA_HD void conv_dpre(const ConvGradParams& g, int64_t batch, int64_t channel, int64_t time) {
   const ConvParams& p = g.conv;
   const int64_t index = sequence_of(p, batch, time);
   Wide<T> dpre = 0;
-  if (g.dout.data && index >= 0 && index < p.sequences) {
+  bool is_outside = true;
+  if (index >= 0 && index < p.sequences) {
     const Seen<T> seen(p, index, channel);
     const int64_t step = time - seen.s.start;
-    if (step >= 0 && step < seen.s.steps) {
+    is_outside = step < 0 || step >= seen.s.steps;
+    if (g.dout.data && !is_outside) {
       dpre = load<T>(g.dout, batch, channel, time);
       if (p.silu) dpre *= activated_slope(seen.pre(step));
     }
   }
+  if (is_outside && g.dx.data) store<T>(g.dx, batch, channel, time, Wide<T>(0));
   dpre_at<T>(g, batch, channel, time) = dpre;
 }
 

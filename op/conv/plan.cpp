@@ -9,11 +9,19 @@
 
 namespace mamba::conv {
 
+namespace {
+
+/// Tokens outside every sequence give 0. The CUDA kernels write that themselves.
+Tensor empty_for_tokens(const ConvArgs& args, const Tensor& like) {
+  return args.cu_seqlens.defined() && !like.is_cuda() ? at::zeros_like(like) : at::empty_like(like);
+}
+
+}  // namespace
+
 OutAndState allocate_outputs(const ConvArgs& args) {
   const Tensor& x = args.x;
   const c10::SymInt rows = args.cu_seqlens.defined() ? args.cu_seqlens.sym_size(0) - 1 : x.sym_size(0);
-  // Tokens may lie outside every sequence.
-  const Tensor out = args.cu_seqlens.defined() ? at::zeros_like(x) : at::empty_like(x);
+  const Tensor out = empty_for_tokens(args, x);
   return {out, at::empty_symint({rows, x.sym_size(1), args.weight.sym_size(1) - 1}, x.options())};
 }
 
@@ -23,8 +31,8 @@ GradientArray allocate_gradients(const ConvGradArgs& args) {
   for (size_t i = 0; i < kGradients; ++i) {
     if (!args.mask[i] || !inputs[i].defined()) {
       gradients[i] = at::empty({0}, args.conv.x.options());
-    } else if (i == kX && args.conv.cu_seqlens.defined()) {
-      gradients[i] = at::zeros_like(inputs[i]);  // tokens may lie outside every sequence
+    } else if (i == kX) {
+      gradients[i] = empty_for_tokens(args.conv, inputs[i]);
     } else {
       gradients[i] = at::empty_like(inputs[i]);
     }

@@ -19,7 +19,7 @@ struct ConvParams {
   const int64_t* cu_seqlens = nullptr;   // null: dense
   const void* weight = nullptr;          // (dim, width), wide, contiguous
   const void* bias = nullptr;            // (dim), wide, contiguous
-  Activation x, out;                     // packed: out is zero before, for tokens outside every sequence
+  Activation x, out;                     // packed: tokens outside every sequence give 0; on the CPU they are so before
   Activation initial_state, last_state;  // (sequences, dim, width - 1), activation type
 };
 
