@@ -37,6 +37,7 @@ std::vector<KernelChoice> choices(const ScanCase& c) {
   for (int shape = 0; shape < ForwardLaneShapes::kCount; ++shape) {
     int most = most_groups(ForwardLaneShapes(), shape);
     while (lane_bytes(ForwardLaneShapes(), shape, c.dstate, most) > Machine().shared_memory) --most;
+    if (most == 0) continue;
     for (const int groups : {1, most}) kernels.push_back({KernelChoice::kLanes, shape, groups});
   }
   return kernels;

@@ -15,18 +15,18 @@ __device__ TileSource<T, kSteps> activation_source(const Activation& x, const Pl
 /// as it was. `at(row, step)` is where an element goes; quads of steps lie together there.
 template <class T, int kSteps, class At>
 __device__ __forceinline__ void fetch_activation(const TileSource<T, kSteps>& source, const Place& place,
-                                                 int first_step, int rows, int threads, At&& at) {
+                                                 int first_step, int rows, const Team& team, At&& at) {
   const TileSource<T, kSteps> from_global = source;  // read once: the copies hide from the compiler that it stays
   const int steps_left = place.steps - first_step;
   if (from_global.is_simple()) {
-    from_global.for_each_vector(place.channels, threads, 0, first_step, [&](int row, int step, const T* from) {
+    from_global.for_each_vector(place.channels, team, 0, first_step, [&](int row, int step, const T* from) {
       if (step < steps_left) copy_async<4 * sizeof(T)>(at(row, step), from);
     });
     return;
   }
   const bool along_time = from_global.along_time;
   from_global.for_each_quad(
-      rows, threads, 0, place.channels, first_step, steps_left, [&](int, const auto& corner, const T* from, int left) {
+      rows, team, 0, place.channels, first_step, steps_left, [&](int, const auto& corner, const T* from, int left) {
         auto to = [&](int i) { return along_time ? at(corner.row, corner.step) + i : at(corner.row + i, corner.step); };
         if constexpr (sizeof(T) == 4) {
 #pragma unroll
@@ -42,28 +42,5 @@ __device__ __forceinline__ void fetch_activation(const TileSource<T, kSteps>& so
         }
       });
 }
-
-template <class T, int kMostChannels, int kSteps>
-struct ActivationTile {
-  alignas(16) T at[kMostChannels][kSteps + kSteps / 8];
-
-  __device__ __forceinline__ void fetch(const TileSource<T, kSteps>& source, const Place& place, int first_step,
-                                        int rows, int threads) {
-    fetch_activation(source, place, first_step, rows, threads,
-                     [&](int row, int step) { return &at[row][skewed<T>(step)]; });
-  }
-
-  /// Copies of this lane's `kCount` steps from `step` on, widened; what `x` held where there is none.
-  template <int kCount>
-  __device__ __forceinline__ void read(int channel, int step, float (&x)[kCount]) const {
-#pragma unroll
-    for (int i = 0; i < kCount; i += 4) {
-      float four[4];
-      reinterpret_cast<const Quad<T>*>(&at[channel][skewed<T>(step + i)])->widen_into(four);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) x[i + j] = four[j];
-    }
-  }
-};
 
 }  // namespace mamba::kernels::cuda

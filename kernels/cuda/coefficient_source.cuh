@@ -49,9 +49,9 @@ class CoefficientSource {
   }
 
   __device__ __forceinline__ void fetch(typename Tile::Rows& rows, UnderWay& under_way, int first_state, int states,
-                                        int first_step, int steps, int threads) const {
+                                        int first_step, int steps, const Team& team) const {
     const Source from_global = source;  // read once: the copies hide from the compiler that it stays the same
-    from_global.for_each_quad(Tile::kStates, threads, first_state, states, first_step, steps,
+    from_global.for_each_quad(Tile::kStates, team, first_state, states, first_step, steps,
                               [&](int q, const Corner& at, const T* from, int left) {
                                 if constexpr (sizeof(T) == 4) {
                                   copy_elements(from_global, rows, at, from, left);
@@ -67,15 +67,19 @@ class CoefficientSource {
   __device__ bool is_near() const { return source.row_stride >= 0 && source.row_stride < kFar; }
   __device__ int near_stride() const { return static_cast<int>(source.row_stride); }
   __device__ const T* at(int state, int step) const { return source.origin + state * source.row_stride + step; }
+  /// The same where is_near(), by one multiplication.
+  __device__ __forceinline__ const T* near_at(unsigned state, unsigned step) const {
+    return source.origin + (static_cast<uint64_t>(state) * static_cast<unsigned>(source.row_stride) + step);
+  }
   __device__ __forceinline__ const T* next_row(const T* from, int rows) const {
     return from + rows * source.row_stride;
   }
 
   /// The same where is_simple().
   __device__ __forceinline__ void fetch_vectors(typename Tile::Rows& rows, UnderWay& under_way, int first_state,
-                                                int states, int first_step, int steps, int threads) const {
+                                                int states, int first_step, int steps, const Team& team) const {
     const Source from_global = source;
-    from_global.for_each_vector(Tile::kStates, threads, first_state, first_step, [&](int row, int step, const T* from) {
+    from_global.for_each_vector(Tile::kStates, team, first_state, first_step, [&](int row, int step, const T* from) {
       copy_vector(rows, under_way, row, step, row < states && step < steps, from);
     });
   }
@@ -90,17 +94,17 @@ class CoefficientSource {
     }
   }
   __device__ __forceinline__ void widen_vectors(typename Tile::Rows& rows, const UnderWay& under_way,
-                                                int threads) const {
+                                                const Team& team) const {
     if constexpr (sizeof(T) != 4) {
-      source.for_each_vector(Tile::kStates, threads, 0, 0,
+      source.for_each_vector(Tile::kStates, team, 0, 0,
                              [&](int row, int step, const T*) { widen_vector(rows, under_way, row, step); });
     }
   }
   __device__ __forceinline__ void widen_arrived(typename Tile::Rows& rows, const UnderWay& under_way,
-                                                int threads) const {
+                                                const Team& team) const {
     if constexpr (sizeof(T) != 4) {
       const bool is_turned = source.access.is_turned, along_time = source.along_time;
-      source.for_each_quad(Tile::kStates, threads, 0, 0, 0, 0, [&](int q, const Corner& at, const T*, int) {
+      source.for_each_quad(Tile::kStates, team, 0, 0, 0, 0, [&](int q, const Corner& at, const T*, int) {
         float x[4];
         under_way.at[q].widen_into(x, is_turned);
 #pragma unroll
@@ -133,18 +137,19 @@ class CoefficientSource {
 
   /// Whichever of the two fits.
   __device__ __forceinline__ void fetch_best(typename Tile::Rows& rows, UnderWay& under_way, int first_state,
-                                             int states, int first_step, int steps, int threads) const {
+                                             int states, int first_step, int steps, const Team& team) const {
     if (source.is_simple()) {
-      fetch_vectors(rows, under_way, first_state, states, first_step, steps, threads);
+      fetch_vectors(rows, under_way, first_state, states, first_step, steps, team);
     } else {
-      fetch(rows, under_way, first_state, states, first_step, steps, threads);
+      fetch(rows, under_way, first_state, states, first_step, steps, team);
     }
   }
-  __device__ __forceinline__ void widen_best(typename Tile::Rows& rows, const UnderWay& under_way, int threads) const {
+  __device__ __forceinline__ void widen_best(typename Tile::Rows& rows, const UnderWay& under_way,
+                                             const Team& team) const {
     if (source.is_simple()) {
-      widen_vectors(rows, under_way, threads);
+      widen_vectors(rows, under_way, team);
     } else {
-      widen_arrived(rows, under_way, threads);
+      widen_arrived(rows, under_way, team);
     }
   }
 

@@ -9,52 +9,74 @@ namespace mamba::kernels::cuda {
 template <class Tile>
 struct CoefficientStage;
 
-/// The quads that one thread copies of a tile, where both sources are simple and a row is a whole number of stretches
-/// of a warp's quads: the warps take turns.
+/// The rows that one warp copies of a tile, where both sources are simple: the warps of a team take turns at the rows
+/// of B, then of C.
 template <class Tile>
-class WarpQuads {
+class WarpRows {
   using T = typename Tile::T;
-  static constexpr int kStretch = 4 * kWarpSize, kPerRow = Tile::kSteps / kStretch;
+  static constexpr int kStretch = 4 * kWarpSize, kStates = Tile::kStates;
 
  public:
   static constexpr bool kIsPossible = Tile::kSteps % kStretch == 0;
 
-  __device__ __forceinline__ explicit WarpQuads(int threads)
-      : warp(threadIdx.x / kWarpSize),
-        warps(static_cast<unsigned>(threads) / kWarpSize),
-        column(static_cast<int>(threadIdx.x) % kWarpSize * 4) {}
+  __device__ __forceinline__ explicit WarpRows(const Team& team)
+      : warp(static_cast<unsigned>(team.thread) / kWarpSize),
+        warps(static_cast<unsigned>(team.threads) / kWarpSize),
+        column(static_cast<unsigned>(team.thread) % kWarpSize * 4) {}
 
   __device__ __forceinline__ void fetch(CoefficientStage<Tile>& stage, int buffer, int first_state, int states,
                                         int first_step, int steps) const {
-    const T *B = stage.B.at(first_state, first_step), *C = stage.C.at(first_state, first_step);
-    const int B_stride = stage.B.near_stride(), C_stride = stage.C.near_stride();
-    Tile& tile = stage.tile[buffer];
-    for_each_quad([&](int row, int step) {
-      const bool exists = row < states && step < steps;
-      CoefficientSource<Tile>::copy_vector(tile.B, stage.B_under_way, row, step, exists,
-                                           B + (static_cast<int64_t>(row) * B_stride + step));
-      CoefficientSource<Tile>::copy_vector(tile.C, stage.C_under_way, row, step, exists,
-                                           C + (static_cast<int64_t>(row) * C_stride + step));
+    const int left = steps - static_cast<int>(column);
+    for_each_row([&](unsigned row, bool is_C) {
+      auto& source = is_C ? stage.C : stage.B;
+      const T* from =
+          source.near_at(static_cast<unsigned>(first_state) + row, static_cast<unsigned>(first_step) + column);
+      const int row_left = static_cast<int>(row) < states ? left : 0;
+#pragma unroll
+      for (unsigned step = 0; step < Tile::kSteps; step += kStretch) {
+        const bool exists = static_cast<int>(step) < row_left;
+        if constexpr (sizeof(T) == 4) {
+          copy_async_or_zeros<16>(place(stage.tile[buffer], row, step, is_C), from + step, exists);
+        } else {
+          copy_async_or_zeros<8>(under_way(stage, row, step, is_C), from + step, exists);
+        }
+      }
     });
   }
   __device__ __forceinline__ void widen_arrived(CoefficientStage<Tile>& stage, int buffer) const {
-    for_each_quad([&](int row, int step) {
-      CoefficientSource<Tile>::widen_vector(stage.tile[buffer].B, stage.B_under_way, row, step);
-      CoefficientSource<Tile>::widen_vector(stage.tile[buffer].C, stage.C_under_way, row, step);
-    });
+    if constexpr (sizeof(T) != 4) {
+      for_each_row([&](unsigned row, bool is_C) {
+#pragma unroll
+        for (unsigned step = 0; step < Tile::kSteps; step += kStretch) {
+          float x[4];
+          under_way(stage, row, step, is_C)->widen_into(x);
+          store_float4(place(stage.tile[buffer], row, step, is_C), x);
+        }
+      });
+    }
   }
 
  private:
   template <class F>
-  __device__ __forceinline__ void for_each_quad(F&& f) const {
-#pragma unroll 2
-    for (unsigned i = warp; i < Tile::kStates * kPerRow; i += warps) {
-      f(static_cast<int>(i / kPerRow), static_cast<int>(i % kPerRow) * kStretch + column);
+  __device__ __forceinline__ void for_each_row(F&& f) const {
+#pragma unroll 1
+    for (unsigned i = warp; i < 2 * kStates; i += warps) {
+      const bool is_C = i >= kStates;
+      f(is_C ? i - kStates : i, is_C);
     }
   }
+  /// Where this lane's quad of a stretch goes; stretches are multiples of what rows are skewed by.
+  __device__ __forceinline__ float* place(Tile& tile, unsigned row, unsigned step, bool is_C) const {
+    static_assert(kStretch % 32 == 0);
+    float* rows = is_C ? &tile.C[0][0] : &tile.B[0][0];
+    return rows + (row * Tile::kPitch + (column + column / 32 * (Tile::column(32) - 32))) + Tile::column(step);
+  }
+  __device__ __forceinline__ Quad<T>* under_way(CoefficientStage<Tile>& stage, unsigned row, unsigned step,
+                                                bool is_C) const {
+    return &(is_C ? stage.C_under_way : stage.B_under_way).at[(row * Tile::kSteps + column) / 4] + step / 4;
+  }
 
-  const unsigned warp, warps;
-  const int column;
+  const unsigned warp, warps, column;
 };
 
 /// The quads that one of a block's kThreads threads copies of a tile, where both sources are simple: those of its
@@ -122,21 +144,21 @@ struct CoefficientStage {
 
   /// Starts to copy `states` rows from `first_state` on and `steps` columns from `first_step` on; zeros beyond them.
   __device__ __forceinline__ void fetch(int buffer, int first_state, int states, int first_step, int steps,
-                                        int threads) {
-    if constexpr (WarpQuads<Tile>::kIsPossible) {
-      if (are_simple) return WarpQuads<Tile>(threads).fetch(*this, buffer, first_state, states, first_step, steps);
+                                        const Team& team) {
+    if constexpr (WarpRows<Tile>::kIsPossible) {
+      if (are_simple) return WarpRows<Tile>(team).fetch(*this, buffer, first_state, states, first_step, steps);
     }
-    B.fetch_best(tile[buffer].B, B_under_way, first_state, states, first_step, steps, threads);
-    C.fetch_best(tile[buffer].C, C_under_way, first_state, states, first_step, steps, threads);
+    B.fetch_best(tile[buffer].B, B_under_way, first_state, states, first_step, steps, team);
+    C.fetch_best(tile[buffer].C, C_under_way, first_state, states, first_step, steps, team);
   }
   /// By the threads that fetched; what they fetched is there for the others after the next barrier.
-  __device__ __forceinline__ void arrive(int buffer, int threads) {
+  __device__ __forceinline__ void arrive(int buffer, const Team& team) {
     copies_arrived();
-    if constexpr (WarpQuads<Tile>::kIsPossible) {
-      if (are_simple) return WarpQuads<Tile>(threads).widen_arrived(*this, buffer);
+    if constexpr (WarpRows<Tile>::kIsPossible) {
+      if (are_simple) return WarpRows<Tile>(team).widen_arrived(*this, buffer);
     }
-    B.widen_best(tile[buffer].B, B_under_way, threads);
-    C.widen_best(tile[buffer].C, C_under_way, threads);
+    B.widen_best(tile[buffer].B, B_under_way, team);
+    C.widen_best(tile[buffer].C, C_under_way, team);
   }
 
   /// The same by blocks whose number of threads is known when the kernel is compiled.

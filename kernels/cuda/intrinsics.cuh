@@ -64,11 +64,42 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #endif
 }
 
+/// The same; zeros, and nothing is read, if the source does not exist.
+template <int kBytes>
+__device__ __forceinline__ void copy_async_or_zeros(void* shared, const void* global, bool exists) {
+#if __CUDA_ARCH__ >= 800
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  const int size = exists ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(size) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(kBytes), "r"(size)
+                 : "memory");
+  }
+#else
+  using Word = std::conditional_t<kBytes == 16, uint4, std::conditional_t<kBytes == 8, uint2, unsigned>>;
+  *static_cast<Word*>(shared) = exists ? read_only<Word>(global) : Word{};
+#endif
+}
+
 /// Waits for the copies that this thread started.
 __device__ __forceinline__ void copies_arrived() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
+}
+
+/// A word of 8 bytes in memory that other threads write and read meanwhile, with these functions.
+__device__ __forceinline__ uint64_t load_word(const void* from) {
+  return *static_cast<const volatile uint64_t*>(from);
+}
+__device__ __forceinline__ void store_word(void* to, uint64_t word) {
+  *static_cast<volatile uint64_t*>(to) = word;
+}
+
+/// A barrier of `threads` threads of a block, whole warps; `id` is from 1 to 15.
+__device__ __forceinline__ void synchronize(int id, int threads) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /// Two values rounded to nearest even, the first in the low half.

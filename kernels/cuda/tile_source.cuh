@@ -5,6 +5,15 @@
 
 namespace mamba::kernels::cuda {
 
+/// The threads that move something together: a block, or some of its warps.
+struct Team {
+  int thread, threads;
+
+  __device__ __forceinline__ Team(int thread_, int threads_) : thread(thread_), threads(threads_) {}
+  /// A block of `threads_` threads.
+  __device__ __forceinline__ Team(int threads_) : Team(static_cast<int>(threadIdx.x), threads_) {}
+};
+
 /// Rows in shared memory begin every 128 bytes 16 bytes later, so that lanes which read 8 or 16 consecutive steps each
 /// meet no bank conflict.
 template <class T>
@@ -34,10 +43,10 @@ class TileSource {
 
   /// Calls f(row, step, from) for this thread's quads of the first `rows` rows of a tile that is_simple().
   template <class F>
-  __device__ __forceinline__ void for_each_vector(int rows, int threads, int64_t first_row, int64_t first_step,
+  __device__ __forceinline__ void for_each_vector(int rows, const Team& team, int64_t first_row, int64_t first_step,
                                                   F&& f) const {
     constexpr int kPerRow = kSteps / 4;
-    const int thread = static_cast<int>(threadIdx.x);
+    const int thread = team.thread, threads = team.threads;
     const int at_once = threads < kPerRow ? 1 : threads / kPerRow, begin = threads < kPerRow ? 0 : thread / kPerRow;
     if (begin >= at_once) return;
     const T* first = origin + (first_row + begin) * row_stride + first_step;
@@ -54,10 +63,10 @@ class TileSource {
   /// or more exist (none, if it is not positive), given that the tensor has `rows_left` rows and `steps_left` steps
   /// from the tile's corner on. (Not clamped to 0..4: ptxas 13.0 gets a comparison with the clamped value wrong.)
   template <class F>
-  __device__ __forceinline__ void for_each_quad(int rows, int threads, int64_t first_row, int rows_left,
+  __device__ __forceinline__ void for_each_quad(int rows, const Team& team, int64_t first_row, int rows_left,
                                                 int64_t first_step, int steps_left, F&& f) const {
     const T* first = origin + first_row * row_stride + first_step * step_stride;
-    const int thread = static_cast<int>(threadIdx.x);
+    const int thread = team.thread, threads = team.threads;
     if (along_time) {
       constexpr int kPerRow = kSteps / 4;
       const int at_once = threads < kPerRow ? 1 : threads / kPerRow, begin = threads < kPerRow ? 0 : thread / kPerRow;

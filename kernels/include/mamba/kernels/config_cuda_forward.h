@@ -27,25 +27,31 @@ using RegisterShapes = ShapeList<RegisterShape<2, 4, 32, 4, 3, 4>,  //
                                  RegisterShape<8, 8, 32, 8, 1, 2>,                                    //
                                  RegisterShape<16, 8, 32, 8, 1, 2>, RegisterShape<32, 8, 32, 8, 1, 2>>;
 
-/// The forward whose lanes share out time: `lanes` lanes with `lane_steps` steps each to a channel; `parts` warps share
-/// out the states of the same channels. B and C pass through shared memory `states` states at a time. A block has
-/// groups of `parts` warps, at most `most_groups`.
-template <int lanes, int lane_steps, int states, int parts, int most_groups, int blocks_per_processor>
+/// The forward whose lanes share out time: `lanes` lanes with `lane_steps` steps each to a channel; `slices` warps take
+/// turns at the tiles of the same channels. B and C pass through shared memory `states` states at a time. A block has
+/// groups of `slices` warps, at most `most_groups`.
+template <int lanes, int lane_steps, int states, int slices, int most_groups, int blocks_per_processor>
 struct ForwardLaneShape {
-  static constexpr int kLanes = lanes, kLaneSteps = lane_steps, kStates = states, kParts = parts;
-  static constexpr int kMostGroups = most_groups, kMostWarps = most_groups * parts;
+  static constexpr int kLanes = lanes, kLaneSteps = lane_steps, kStates = states, kSlices = slices;
+  static constexpr int kMostGroups = most_groups, kMostWarps = most_groups * slices;
   static constexpr int kBlocksPerProcessor = blocks_per_processor, kWarpChannels = 32 / lanes;
   static constexpr int kPitch = lanes * lane_steps * 9 / 8;
-  static constexpr int64_t kRowBytes = 24 * kPitch + 512 + parts * 4 * (kPitch + 32);
+  /// At most: of a warp's rows of activations, and of B and C.
+  static constexpr int64_t row_bytes(int64_t element_size) { return 3 * kWarpChannels * (element_size * kPitch + 128); }
+  static constexpr int64_t coefficient_bytes(int64_t element_size) {
+    return 768 + slices * (states * (element_size == 4 ? 16 : 20) * kPitch + 256);
+  }
   /// At most, with activations of any type.
   static constexpr int64_t shared_bytes(int64_t dstate, int64_t groups) {
-    return 1024 + states * 20 * kPitch + groups * kWarpChannels * (kRowBytes + 12 * dstate);
+    const int64_t single = coefficient_bytes(4) + groups * slices * row_bytes(4);
+    const int64_t half = coefficient_bytes(2) + groups * slices * row_bytes(2);
+    return (single > half ? single : half) + groups * kWarpChannels * dstate * (8 * slices + 4);
   }
 };
 
-/// By the warps that share channels.
-using ForwardLaneShapes = ShapeList<ForwardLaneShape<16, 16, 16, 1, 12, 1>, ForwardLaneShape<16, 16, 16, 2, 6, 1>,
-                                    ForwardLaneShape<16, 16, 16, 4, 3, 1>, ForwardLaneShape<16, 16, 16, 8, 1, 1>>;
+/// By the warps that take turns.
+using ForwardLaneShapes = ShapeList<ForwardLaneShape<16, 16, 16, 1, 12, 1>, ForwardLaneShape<16, 16, 8, 2, 6, 1>,
+                                    ForwardLaneShape<16, 16, 4, 4, 3, 1>, ForwardLaneShape<16, 16, 4, 8, 1, 1>>;
 
 template <class... Shapes>
 constexpr int most_groups(ShapeList<Shapes...>, int shape) {
@@ -115,24 +121,30 @@ inline Access forward_access(const ScanParams& p, const ChannelBlocks& blocks, b
   return vectors ? Access::kChannelVectors : Access::kChannelElements;
 }
 
-/// Groups such that the blocks come to about one a processor, as many parts as then fit, and not more of either than
-/// shared memory holds.
+/// Groups such that the blocks come to about one a processor, as many slices as then fit and have tiles, and not more
+/// of either than shared memory holds.
 inline ForwardLaneChoice lane_choice(const ScanParams& p, const Machine& machine) {
-  constexpr int kWarpChannels = 2;
+  constexpr int kWarpChannels = 2, kSteps = 256;
   const int64_t wanted = ceil_div(p.sequences * p.dim, machine.processors * kWarpChannels);
+  const int64_t tiles = ceil_div(ceil_div(p.batch * p.length, p.sequences), kSteps);
+  auto fits = [&](int shape) {
+    return wanted <= most_groups(ForwardLaneShapes(), shape) && 1 << shape < 2 * tiles &&
+           lane_bytes(ForwardLaneShapes(), shape, p.dstate, wanted) <= machine.shared_memory;
+  };
   int shape = 0;
-  while (shape + 1 < ForwardLaneShapes::kCount && wanted <= most_groups(ForwardLaneShapes(), shape + 1)) ++shape;
+  while (shape + 1 < ForwardLaneShapes::kCount && fits(shape + 1)) ++shape;
   const int most = most_groups(ForwardLaneShapes(), shape);
   int groups = wanted < most ? static_cast<int>(wanted) : most;
   while (groups > 1 && lane_bytes(ForwardLaneShapes(), shape, p.dstate, groups) > machine.shared_memory) --groups;
   return {shape, groups};
 }
 
-/// So few channels that sharing out time pays. The lengths are those at which a tile is well filled.
+/// So few channels that sharing out time pays. The lengths are those at which a tile is well filled; fewer groups than
+/// four do not keep a processor busy.
 inline bool few_channels(const ScanParams& p, const Machine& machine) {
-  constexpr int64_t kChannelsPerProcessor = 14, kLeastSteps = 256;
+  constexpr int64_t kChannelsPerProcessor = 14, kLeastSteps = 256, kLeastGroups = 4;
   return p.sequences * p.dim <= kChannelsPerProcessor * machine.processors && p.length >= kLeastSteps &&
-         lane_bytes(ForwardLaneShapes(), 0, p.dstate, 1) <= machine.shared_memory;
+         lane_bytes(ForwardLaneShapes(), 0, p.dstate, kLeastGroups) <= machine.shared_memory;
 }
 
 /// Whether one of the two has the shared memory that it takes.
