@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -17,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "command_line.h"
 #include "language_model.h"
 
 namespace {
@@ -36,32 +36,16 @@ struct Arguments {
 };
 
 Arguments parse(int argc, char** argv) {
+  const CommandLine line(argc, argv, "model.pt",
+                         {"--reference", "--prompt", "--tokens", "--temperature", "--seed", "--threads"});
   Arguments arguments;
-  for (int i = 1; i < argc; ++i) {
-    const std::string name = argv[i];
-    if (name.rfind("--", 0) != 0) {
-      arguments.model = name;
-      continue;
-    }
-    TORCH_CHECK(i + 1 < argc, "expected a value after ", name);
-    const std::string value = argv[++i];
-    if (name == "--reference") {
-      arguments.reference = value;
-    } else if (name == "--prompt") {
-      arguments.prompt = value;
-    } else if (name == "--tokens") {
-      arguments.tokens = std::stoll(value);
-    } else if (name == "--temperature") {
-      arguments.temperature = std::stod(value);
-    } else if (name == "--seed") {
-      arguments.seed = std::stoull(value);
-    } else if (name == "--threads") {
-      arguments.threads = std::stoi(value);
-    } else {
-      TORCH_CHECK(false, "unknown option ", name);
-    }
-  }
-  TORCH_CHECK(!arguments.model.empty(), "expected the path of a model.pt");
+  arguments.model = line.path();
+  arguments.reference = line.text("--reference", arguments.reference);
+  arguments.prompt = line.text("--prompt", arguments.prompt);
+  arguments.tokens = line.integer("--tokens", arguments.tokens, 0);
+  arguments.temperature = line.number("--temperature", arguments.temperature, 0);
+  arguments.seed = static_cast<uint64_t>(line.integer("--seed", 0, 0));
+  arguments.threads = static_cast<int>(line.integer("--threads", arguments.threads, 1));
   return arguments;
 }
 
@@ -134,13 +118,5 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(parse(argc, argv));
-  } catch (const c10::Error& error) {
-    std::cerr << error.what_without_backtrace() << "\n";
-    return 2;
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << "\n";
-    return 2;
-  }
+  return run_program([&] { return run(parse(argc, argv)); });
 }

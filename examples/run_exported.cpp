@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "command_line.h"
+
 namespace {
 
 using at::Tensor;
@@ -62,17 +64,8 @@ int run(const std::string& folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: run_exported FOLDER\n");
-    return 2;
-  }
-  try {
-    return run(argv[1]);
-  } catch (const c10::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 2;
-  }
+  return example::run_program([&] {
+    const example::CommandLine line(argc, argv, "folder of packages", {});
+    return run(line.path());
+  });
 }

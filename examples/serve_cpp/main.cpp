@@ -1,23 +1,23 @@
 // Serves several prompts at once with the language model that train_lm.py saved, without Python.
 //
-//     serve model.pt [--verify] [--prompts FILE] [--requests N] [--batch N] [--tokens N] [--device cpu|cuda]
-//           [--threads N]
+//     serve model.pt [--verify] [--graph] [--prompts FILE] [--requests N] [--batch N] [--tokens N]
+//           [--device cpu|cuda] [--threads N]
 //
 // A new request comes every three steps and takes a free slot of the pool, or waits for one; each asks for another
-// number of tokens, at most N, always the likeliest. FILE has a prompt a line. With --verify each prompt is decoded
-// alone too; exits with 1 if a token differs.
+// number of tokens, at most N, always the likeliest. FILE has a prompt a line. With --graph a step is one CUDA graph,
+// captured beforehand. With --verify each prompt is decoded alone too, and served without the graph; exits with 1 if a
+// token differs.
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
 
-#include <charconv>
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <fstream>
 #include <iostream>
 #include <string>
 #include <vector>
 
+#include "../command_line.h"
 #include "server.h"
 
 namespace {
@@ -35,6 +35,7 @@ struct Arguments {
   at::Device device = torch::cuda::is_available() ? at::kCUDA : at::kCPU;
   int threads = 1;  // a step of a small model is too short to share
   bool verify = false;
+  bool graph = false;
 };
 
 std::vector<std::string> read_lines(const std::string& path) {
@@ -48,47 +49,20 @@ std::vector<std::string> read_lines(const std::string& path) {
   return lines;
 }
 
-int64_t positive(const std::string& name, const std::string& value) {
-  int64_t number = 0;
-  const char* end = value.data() + value.size();
-  const auto result = std::from_chars(value.data(), end, number);
-  TORCH_CHECK(result.ec == std::errc() && result.ptr == end && number > 0, "expected a number above 0 after ", name,
-              ", but got ", value);
-  return number;
-}
-
 Arguments parse(int argc, char** argv) {
+  const CommandLine line(argc, argv, "model.pt",
+                         {"--prompts", "--requests", "--batch", "--tokens", "--device", "--threads"},
+                         {"--verify", "--graph"});
   Arguments arguments;
-  for (int i = 1; i < argc; ++i) {
-    const std::string name = argv[i];
-    if (name == "--verify") {
-      arguments.verify = true;
-      continue;
-    }
-    if (name.rfind("--", 0) != 0) {
-      TORCH_CHECK(arguments.model.empty(), "expected one model, but got ", arguments.model, " and ", name);
-      arguments.model = name;
-      continue;
-    }
-    TORCH_CHECK(i + 1 < argc, "expected a value after ", name);
-    const std::string value = argv[++i];
-    if (name == "--prompts") {
-      arguments.prompts = read_lines(value);
-    } else if (name == "--requests") {
-      arguments.requests = positive(name, value);
-    } else if (name == "--batch") {
-      arguments.batch = positive(name, value);
-    } else if (name == "--tokens") {
-      arguments.tokens = positive(name, value);
-    } else if (name == "--device") {
-      arguments.device = at::Device(value);
-    } else if (name == "--threads") {
-      arguments.threads = static_cast<int>(positive(name, value));
-    } else {
-      TORCH_CHECK(false, "unknown option ", name);
-    }
-  }
-  TORCH_CHECK(!arguments.model.empty(), "expected the path of a model.pt");
+  arguments.model = line.path();
+  if (line.has("--prompts")) arguments.prompts = read_lines(line.text("--prompts", ""));
+  arguments.requests = line.integer("--requests", arguments.requests, 1);
+  arguments.batch = line.integer("--batch", arguments.batch, 1);
+  arguments.tokens = line.integer("--tokens", arguments.tokens, 1);
+  arguments.device = at::Device(line.text("--device", arguments.device.str()));
+  arguments.threads = static_cast<int>(line.integer("--threads", arguments.threads, 1));
+  arguments.verify = line.has("--verify");
+  arguments.graph = line.has("--graph");
   return arguments;
 }
 
@@ -161,6 +135,32 @@ void serve(Server& server, const std::vector<Request>& requests) {
   }
 }
 
+// Whether two servers gave the same tokens.
+bool agree(const std::vector<Request>& requests, const Server& server, const Server& other) {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (server.reply(i).tokens != other.reply(i).tokens) return false;
+  }
+  return true;
+}
+
+// Serves the requests, and returns the seconds that it took.
+double timed(Server& server, const std::vector<Request>& requests) {
+  const auto start = Clock::now();
+  serve(server, requests);
+  return seconds_since(start);
+}
+
+// With --graph, the same requests by steps without a graph.
+bool verify_graph(LanguageModel& model, const std::vector<Request>& requests, const Server& server,
+                  const Arguments& arguments) {
+  Server eager(model, arguments.batch, arguments.device);
+  const double seconds = timed(eager, requests);
+  const bool equal = agree(requests, server, eager);
+  std::cout << "without the graph: " << static_cast<double>(count_tokens(requests)) / seconds << " tokens/s, "
+            << (equal ? "the same tokens\n" : "other tokens\n");
+  return equal;
+}
+
 int run(const Arguments& arguments) {
   at::set_num_threads(arguments.threads);
   const torch::NoGradGuard no_grad;
@@ -169,30 +169,21 @@ int run(const Arguments& arguments) {
   Server warm_up(model, arguments.batch, arguments.device);  // TorchScript optimises itself in the first calls
   serve(warm_up, {requests.begin(), requests.begin() + 1});
 
-  Server server(model, arguments.batch, arguments.device);
-  const auto start = Clock::now();
-  serve(server, requests);
-  const double seconds = seconds_since(start);
-
+  Server server(model, arguments.batch, arguments.device, arguments.graph);
+  const double seconds = timed(server, requests);
   print_replies(requests, server);
   std::cout << "\n"
             << requests.size() << " requests, " << count_tokens(requests) << " tokens in " << server.steps()
             << " steps of " << arguments.batch << " rows, "
             << static_cast<double>(server.rows_used()) / static_cast<double>(server.steps())
             << " of them in use: " << static_cast<double>(count_tokens(requests)) / seconds << " tokens/s\n";
-  return !arguments.verify || verify(model, requests, server, arguments.device) ? 0 : 1;
+  if (!arguments.verify) return 0;
+  const bool is_eager = !arguments.graph || verify_graph(model, requests, server, arguments);
+  return verify(model, requests, server, arguments.device) && is_eager ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(parse(argc, argv));
-  } catch (const c10::Error& error) {
-    std::cerr << error.what_without_backtrace() << "\n";
-    return 2;
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << "\n";
-    return 2;
-  }
+  return run_program([&] { return run(parse(argc, argv)); });
 }

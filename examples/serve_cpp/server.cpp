@@ -13,12 +13,13 @@ std::vector<int64_t> likeliest(const Tensor& logits) {
 
 }  // namespace
 
-Server::Server(LanguageModel& model, int64_t rows, at::Device device)
+Server::Server(LanguageModel& model, int64_t rows, at::Device device, bool by_graph)
     : model_(model), rows_(rows), device_(device), pool_(model.new_cache(rows)) {
   TORCH_CHECK(rows > 0, "expected a batch of at least one row, but got ", rows);
   for (int64_t slot = rows; slot-- > 0;) {
     free_slots_.push_back(slot);
   }
+  if (by_graph) graph_ = std::make_unique<StepGraph>(model, pool_, rows, device);
 }
 
 size_t Server::submit(const Request& request) {
@@ -72,7 +73,9 @@ void Server::advance() {
     token[row] = sequence.reply.tokens.back();
     slots[row] = sequence.slot;
   }
-  const std::vector<int64_t> next = likeliest(model_.step(on_device(token), pool_, on_device(slots)));
+  const Tensor logits = graph_ ? graph_->step(torch::tensor(token, at::kLong), torch::tensor(slots, at::kLong))
+                               : model_.step(on_device(token), pool_, on_device(slots));
+  const std::vector<int64_t> next = likeliest(logits);
   for (size_t row = 0; row < running_.size(); ++row) {
     append(running_[row], next[row]);
   }

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "../language_model.h"
+#include "step_graph.h"
 
 namespace example {
 
@@ -26,7 +28,8 @@ struct Reply {
 // has `rows` rows, so that its shapes never change; those without a request are padding.
 class Server {
  public:
-  Server(LanguageModel& model, int64_t rows, at::Device device);
+  // With `by_graph` a step is the replay of a CUDA graph.
+  Server(LanguageModel& model, int64_t rows, at::Device device, bool by_graph = false);
 
   // Returns the number by which reply() knows it.
   size_t submit(const Request& request);
@@ -56,6 +59,7 @@ class Server {
   int64_t rows_;
   at::Device device_;
   Cache pool_;
+  std::unique_ptr<StepGraph> graph_;
   std::vector<int64_t> free_slots_;
   std::vector<Sequence> sequences_;
   std::deque<size_t> waiting_;

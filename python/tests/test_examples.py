@@ -69,6 +69,16 @@ def test_cpp_serves_prompts_together_as_each_alone(trained, programs, tmp_path, 
     assert "tokens/s, the same tokens\n" in result.stdout
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("batch", [1, 5])
+def test_cpp_serves_by_a_graph_as_without(trained, programs, batch):
+    folder, _ = trained
+    options = ["--device", "cuda", "--graph", "--requests", 7, "--batch", batch, "--tokens", 24, "--verify"]
+    result = run(programs / "serve", folder / "model.pt", *options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "without the graph: " in result.stdout and result.stdout.count("tokens/s, the same tokens\n") == 2
+
+
 class Mixed(torch.nn.Module):
     """A language model that gives each row the logits of the row before it, once several are real."""
 
@@ -117,8 +127,25 @@ def test_programs_say_what_is_wrong(programs, tmp_path):
         assert result.returncode == 2 and "unknown option --steps" in result.stderr
     result = run(programs / "serve", "model.pt", "--prompts", tmp_path / "missing.txt")
     assert result.returncode == 2 and "cannot read" in result.stderr and "missing.txt" in result.stderr
-    for wrong in (["--batch", "-1"], ["--requests", "2x"], ["--threads", "0"], ["other.pt"]):
-        result = run(programs / "serve", "model.pt", *wrong)
-        assert result.returncode == 2 and wrong[-1] in result.stderr and "frame #" not in result.stderr
+    wrong = dict(
+        serve=(["--batch", "-1"], ["--requests", "2x"], ["--threads", "0"], ["other.pt"], ["--device"]),
+        generate=(
+            ["--tokens", "-1"],
+            ["--temperature", "warm"],
+            ["--temperature", "nan"],
+            ["--seed", ""],
+            ["other.pt"],
+        ),
+        run_exported=(["other"], ["--steps"]),
+    )
+    for name, cases in wrong.items():
+        for words in cases:
+            result = run(programs / name, "model.pt", *words)
+            assert result.returncode == 2 and words[-1] in result.stderr and "frame #" not in result.stderr
+            assert run(programs / name).returncode == 2
+    model = MambaLM(MambaConfig(vocab_size=256, d_model=16, n_layer=1)).eval()
+    torch.jit.script(model).save(tmp_path / "model.pt")
+    result = run(programs / "serve", tmp_path / "model.pt", "--graph", "--device", "cpu")
+    assert result.returncode == 2 and "for a graph of the step" in result.stderr and "frame #" not in result.stderr
     result = run(programs / "serve", tmp_path / "missing.pt")
     assert result.returncode == 2 and "missing.pt" in result.stderr and "frame #" not in result.stderr
