@@ -56,9 +56,21 @@ TEST(CudaChoice, TheFastKernelsRunWhereTheyFit) {
       }
     }
   }
+  EXPECT_TRUE(has_forward(problem(1, 5000, 64, 64), ada));
   EXPECT_FALSE(has_forward(problem(1, 5000, 64, 256), ada));
   EXPECT_FALSE(few_channels(problem(1, 1500, 5000, 16), ada));
   EXPECT_TRUE(few_channels(problem(1, 1500, 5000, 16), hopper));
+}
+
+TEST(CudaChoice, BlocksAreAsWideAsFillsTheProcessors) {
+  auto block_channels = [](int64_t batch, int64_t dim) {
+    return shape_facts(RegisterShapes(), register_shape(problem(batch, dim, 2048, 16), {})).block_channels;
+  };
+  EXPECT_EQ(block_channels(8, 2048), 64);  // two blocks a processor
+  EXPECT_EQ(block_channels(1, 8192), 32);
+  EXPECT_EQ(block_channels(1, 5120), 40);  // one, of the shape of which one fits
+  EXPECT_EQ(block_channels(1, 6144), 32);
+  EXPECT_EQ(block_channels(1, 2048), 16);
 }
 
 }  // namespace

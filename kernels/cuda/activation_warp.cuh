@@ -2,59 +2,30 @@
 #pragma once
 
 #include "cuda/fast_math.cuh"
+#include "cuda/group_map.cuh"
 #include "cuda/place.cuh"
-#include "mamba/kernels/config_cuda_forward.h"
 
 namespace mamba::kernels::cuda {
 
+/// Of one tile. In the first two planes lie delta' and delta' u, until the recurrence replaces them with what the
+/// states of each lane add to y: lane k of a channel writes plane k.
 template <int kChannels, int kLanes, int kSteps>
-struct ActivationWarpShared {
-  static constexpr int kPitch = kSteps + 4;  // whole warps read columns of quads without bank conflicts
-  using Rows = float[kChannels][kPitch];
+struct ActivationWarpTile {
+  static constexpr int kPitch = kSteps + 4, kPlane = register_plane(kChannels, kSteps);
 
-  alignas(16) Rows step;   // delta'
-  alignas(16) Rows input;  // delta' u
-  alignas(16) Rows skip;   // D u
-  alignas(16) float y[kChannels][kLanes][kPitch];
-  alignas(16) float bias[kChannels];
-  alignas(16) float D[kChannels];
+  alignas(16) float planes[kLanes][kPlane];
+  alignas(16) float u[kPlane];
+
+  __device__ static constexpr int at(int channel, int step) { return channel * kPitch + step; }
 };
 
-/// Which elements of a warp's channels and steps a lane moves: kGroups groups of four.
-template <class Tile, Access access>
-struct GroupMap {
-  static constexpr bool kIsTurned = access == Access::kReversedTimeVectors;  // a quad's last step comes first in memory
-  static constexpr bool kIsTimeVector = access == Access::kTimeVectors || kIsTurned;
-  static constexpr bool kIsVector = kIsTimeVector || access == Access::kChannelVectors;
-  static constexpr bool kAlongTime = kIsTimeVector || access == Access::kTimeElements;
-  static constexpr int kChannels = Tile::kChannels, kSteps = Tile::kSteps;
-  static constexpr int kGroups = (kChannels * kSteps + 4 * kWarpSize - 1) / (4 * kWarpSize);
-  static constexpr bool kIsFull = kChannels * kSteps % (4 * kWarpSize) == 0;  // else some lanes have no group
-  static constexpr int kLine = kAlongTime ? kSteps : kChannels;               // elements of a line
-  static constexpr int kPerLine = kIsVector ? kLine / 4 : kLine;              // pieces of a line, one for each lane
-  static constexpr int kLines = kWarpSize / kPerLine;                         // that the lanes fill together
+template <int kChannels, int kLanes, int kSteps>
+struct ActivationWarpShared {
+  using Tile = ActivationWarpTile<kChannels, kLanes, kSteps>;
 
-  int line, offset;  // of this lane's first piece
-
-  __device__ explicit GroupMap(int lane)
-      : line(kPerLine < kWarpSize ? lane / kPerLine : 0),
-        offset((kPerLine < kWarpSize ? lane % kPerLine : lane) * (kIsVector ? 4 : 1)) {}
-
-  /// Line and offset of an element, beyond those of the lane's first piece: known when the kernel is compiled.
-  static __device__ constexpr int line_of(int group, int element) {
-    return kIsVector               ? group * kLines
-           : kPerLine <= kWarpSize ? (4 * group + element) * kLines
-                                   : (4 * group + element) / (kPerLine / kWarpSize);
-  }
-  static __device__ constexpr int offset_of(int group, int element) {
-    return kIsVector ? element : kPerLine <= kWarpSize ? 0 : (4 * group + element) % (kPerLine / kWarpSize) * kWarpSize;
-  }
-  __device__ int channel(int group, int element) const {
-    return kAlongTime ? line + line_of(group, element) : offset + offset_of(group, element);
-  }
-  __device__ int step(int group, int element) const {
-    return kAlongTime ? offset + offset_of(group, element) : line + line_of(group, element);
-  }
+  Tile tile[2];
+  alignas(16) float bias[kChannels];
+  alignas(16) float D[kChannels];
 };
 
 /// Four values of an activation on their way from memory, not yet waited for.
@@ -83,16 +54,28 @@ class ActivationWarp {
  public:
   /// The channels of the place from `first_channel` on belong to this warp.
   __device__ ActivationWarp(const ScanParams& params, const Place& place, Shared& warp_shared, int lane,
-                            int first_channel)
-      : p(params), shared(warp_shared), map(lane), channels(place.channels - first_channel), steps(place.steps) {
+                            int first_channel, int first_row)
+      : p(params),
+        shared(warp_shared),
+        map(lane),
+        channels(place.channels - first_channel),
+        steps(place.steps),
+        row(first_row) {
     u = Stream(p.u, *this, place, first_channel);
     delta = Stream(p.delta, *this, place, first_channel);
     z = Stream(p.z, *this, place, first_channel);
     out = Stream(p.out, *this, place, first_channel);
-    if (lane < Tile::kChannels) {
+    if (lane < Tile::kChannels && lane < channels) {
       const int64_t channel = place.channel + first_channel + lane;
-      shared.bias[lane] = p.delta_bias && lane < channels ? static_cast<const float*>(p.delta_bias)[channel] : 0.f;
-      shared.D[lane] = p.D && lane < channels ? static_cast<const float*>(p.D)[channel] : 0.f;
+      if (p.delta_bias) raw_bias = static_cast<const float*>(p.delta_bias)[channel];
+      if (p.D) raw_D = static_cast<const float*>(p.D)[channel];
+    }
+  }
+  /// Before the first tile is staged; waits for what the constructor loads.
+  __device__ __forceinline__ void keep_constants(int lane) {
+    if (lane < Tile::kChannels) {
+      shared.bias[row + lane] = raw_bias;
+      shared.D[row + lane] = raw_D;
     }
     __syncwarp();
   }
@@ -107,43 +90,40 @@ class ActivationWarp {
     if (p.z.data) load(raw_z, z, first_step);
   }
 
-  /// Turns the tile that fetch() loaded into delta', delta' u and D u. Steps beyond the last one keep the states.
-  __device__ __forceinline__ void stage(int first_step) {
+  /// Turns the tile that fetch() loaded into delta', delta' u and u. Steps beyond the last one keep the states.
+  __device__ __forceinline__ void stage(int buffer, int first_step) {
+    auto& tile = shared.tile[buffer];
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      float step[4], input[4], skip[4], bias[4];
+      float step[4], input[4], bias[4];
       raw_delta[i].widen_into(step, Map::kIsTurned);
       raw_u[i].widen_into(input, Map::kIsTurned);
       by_channel(bias, shared.bias, i);
-      by_channel(skip, shared.D, i);
 #pragma unroll
       for (int j = 0; j < 4; ++j) step[j] += bias[j];
       if (p.delta_softplus) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) step[j] = fast_softplus(step[j]);
       }
+      put(tile.u, i, input);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        skip[j] *= input[j];
-        input[j] *= step[j];
-      }
+      for (int j = 0; j < 4; ++j) input[j] *= step[j];
       if (first_step + Tile::kSteps > steps) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           if (first_step + map.step(i, j) >= steps) step[j] = input[j] = 0;
         }
       }
-      put(shared.step, i, step);
-      put(shared.input, i, input);
-      put(shared.skip, i, skip);
+      put(tile.planes[0], i, step);
+      put(tile.planes[1], i, input);
     }
   }
 
   /// Sums y over the lanes of each channel and writes out.
-  __device__ __forceinline__ void finish(int first_step) {
+  __device__ __forceinline__ void finish(int buffer, int first_step) {
     float y[kGroups][4];
 #pragma unroll
-    for (int i = 0; i < kGroups; ++i) sum_lanes(y[i], i);
+    for (int i = 0; i < kGroups; ++i) sum_lanes(y[i], shared.tile[buffer], i);
     if (p.z.data) {
 #pragma unroll
       for (int i = 0; i < kGroups; ++i) {
@@ -231,31 +211,32 @@ class ActivationWarp {
     from.next_tile();
   }
 
-  __device__ __forceinline__ void by_channel(float (&x)[4], const float (&values)[Tile::kChannels], int group) const {
+  __device__ __forceinline__ void by_channel(float (&x)[4], const float* values, int group) const {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) x[j] = has(group, j) ? values[map.channel(group, j)] : 0.f;
+    for (int j = 0; j < 4; ++j) x[j] = has(group, j) ? values[row + map.channel(group, j)] : 0.f;
   }
 
-  __device__ __forceinline__ void put(typename Shared::Rows& rows, int group, const float (&x)[4]) const {
+  __device__ __forceinline__ void put(float* plane, int group, const float (&x)[4]) const {
     if constexpr (Map::kIsTimeVector) {
-      if (has(group, 0)) store_float4(&rows[map.channel(group, 0)][map.step(group, 0)], x);
+      if (has(group, 0)) store_float4(plane + at(group, 0), x);
     } else {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        if (has(group, j)) rows[map.channel(group, j)][map.step(group, j)] = x[j];
+        if (has(group, j)) plane[at(group, j)] = x[j];
       }
     }
   }
 
-  __device__ __forceinline__ void sum_lanes(float (&y)[4], int group) const {
+  __device__ __forceinline__ void sum_lanes(float (&y)[4], const typename Shared::Tile& tile, int group) const {
     y[0] = y[1] = y[2] = y[3] = 0;
     if constexpr (Map::kIsTimeVector) {
       if (!has(group, 0)) return;
-      const int row = map.channel(group, 0), column = map.step(group, 0);
-      float4 sum = load_float4(&shared.skip[row][column]);
+      const float D = shared.D[row + map.channel(group, 0)];
+      const float4 u = load_float4(tile.u + at(group, 0));
+      float4 sum = make_float4(D * u.x, D * u.y, D * u.z, D * u.w);
 #pragma unroll
       for (int k = 0; k < Tile::kLanes; ++k) {
-        const float4 part = load_float4(&shared.y[row][k][column]);
+        const float4 part = load_float4(tile.planes[k] + at(group, 0));
         sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
       }
       y[0] = sum.x, y[1] = sum.y, y[2] = sum.z, y[3] = sum.w;
@@ -263,20 +244,24 @@ class ActivationWarp {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         if (!has(group, j)) continue;
-        const int row = map.channel(group, j), column = map.step(group, j);
-        y[j] = shared.skip[row][column];
+        y[j] = shared.D[row + map.channel(group, j)] * tile.u[at(group, j)];
 #pragma unroll
-        for (int k = 0; k < Tile::kLanes; ++k) y[j] += shared.y[row][k][column];
+        for (int k = 0; k < Tile::kLanes; ++k) y[j] += tile.planes[k][at(group, j)];
       }
     }
+  }
+  /// In a plane of a tile.
+  __device__ __forceinline__ int at(int group, int element) const {
+    return Shared::Tile::at(row + map.channel(group, element), map.step(group, element));
   }
 
   const ScanParams& p;
   Shared& shared;
   const Map map;
-  const int channels, steps;
+  const int channels, steps, row;  // row: of the first channel in shared memory
   Stream u, delta, z, out;
   Groups raw_u, raw_delta, raw_z;
+  float raw_bias = 0, raw_D = 0;  // of the channel that is this lane's
 };
 
 }  // namespace mamba::kernels::cuda

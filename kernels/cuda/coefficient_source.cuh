@@ -47,6 +47,13 @@ class CoefficientSource {
                      place.channel / (dim / x.groups) * x.group_stride + s.time(0) * x.length_stride;
     source = Source(first, x.state_stride, s.reverse ? -x.length_stride : x.length_stride, dstate, place.steps);
   }
+  __device__ CoefficientSource(const Coefficient& x, int64_t dim, int64_t dstate, const Place& place, FewDivisions) {
+    const generic::Sequence& s = place.sequence;
+    const int64_t group = x.groups == 1 ? 0 : place.channel / (dim / x.groups);
+    const T* first =
+        static_cast<const T*>(x.data) + s.batch * x.batch_stride + group * x.group_stride + s.time(0) * x.length_stride;
+    source = Source(first, x.state_stride, s.reverse ? -x.length_stride : x.length_stride, dstate, place.steps);
+  }
 
   __device__ __forceinline__ void fetch(typename Tile::Rows& rows, UnderWay& under_way, int first_state, int states,
                                         int first_step, int steps, const Team& team) const {

@@ -141,6 +141,11 @@ struct CoefficientStage {
     C = Source(p.C, p.dim, p.dstate, place);
     are_simple = B.is_simple() && C.is_simple() && B.is_near() && C.is_near();
   }
+  __device__ void set_sources(const ScanParams& p, const Place& place, FewDivisions few_divisions) {
+    B = Source(p.B, p.dim, p.dstate, place, few_divisions);
+    C = Source(p.C, p.dim, p.dstate, place, few_divisions);
+    are_simple = B.is_simple() && C.is_simple() && B.is_near() && C.is_near();
+  }
 
   /// Starts to copy `states` rows from `first_state` on and `steps` columns from `first_step` on; zeros beyond them.
   __device__ __forceinline__ void fetch(int buffer, int first_state, int states, int first_step, int steps,

@@ -1,8 +1,10 @@
 // The forward for many channels: states live in registers, and each lane walks through time alone.
 //
-// kLanes lanes share a channel, lane k holding the states k, k + kLanes, ...; a warp has 32 / kLanes channels. A tile
-// of kSteps steps passes through shared memory: delta', delta' u and D u, private to the warp, and B and C, shared by
-// the block. Each lane leaves what its states add to y; the sum over the lanes is taken when out is written.
+// kLanes lanes share a channel, lane k holding the states k, k + kLanes, ...; a warp has 32 / kLanes channels. Warps
+// that do nothing but the recurrence are fed by others: these bring a tile of kSteps steps into shared memory (delta',
+// delta' u and u of each warp's channels, B and C for the block) and take what the lanes' states add to y out of it,
+// sum and gate it, all while the recurrence is at the tile between. Tiles are double buffered, with one barrier for
+// each.
 #pragma once
 
 #include "cuda/activation_warp.cuh"
@@ -15,11 +17,19 @@ namespace mamba::kernels::cuda {
 template <class T_, class Shape>
 struct RegisterTile : Shape {
   using T = T_;
-  using Shape::kLanes, Shape::kStates, Shape::kSteps, Shape::kWarps;
-  static constexpr int kThreads = kWarps * kWarpSize;
+  using Shape::kLanes, Shape::kStates, Shape::kSteps, Shape::kWarps, Shape::kStagers;
+  static constexpr int kStagingThreads = kStagers * kWarps * kWarpSize;
+  static constexpr int kThreads = kStagingThreads + kWarps * kWarpSize;
   static constexpr int kChannels = kWarpSize / kLanes;  // of a warp
   using Coefficients = CoefficientTile<T, kStates * kLanes, kSteps, false>;
   using Warp = ActivationWarpShared<kChannels, kLanes, kSteps>;
+
+  struct Stager {
+    using T = T_;
+    using Warp = typename RegisterTile::Warp;
+    static constexpr int kLanes = Shape::kLanes, kSteps = Shape::kSteps;
+    static constexpr int kChannels = kWarpSize / kLanes / Shape::kStagers;
+  };
 
   struct Shared {
     CoefficientStage<Coefficients> coefficients;
@@ -27,6 +37,16 @@ struct RegisterTile : Shape {
     Warp warp[kWarps];
   };
 };
+
+/// A barrier for kThreads threads of the block, whose warps come to it from different places of the code.
+template <int kThreads>
+__device__ __forceinline__ void meet() {
+#ifdef __CUDA_ARCH__
+  asm volatile("barrier.sync.aligned 1, %0;" ::"n"(kThreads) : "memory");
+#else
+  __syncthreads();
+#endif
+}
 
 /// The states of one lane: those of its channel whose index is `part` modulo kLanes.
 template <class Tile>
@@ -50,11 +70,13 @@ class LaneStates {
   }
 
   /// A tile of which `steps` steps exist.
-  __device__ __forceinline__ void sweep(const typename Tile::Coefficients& coefficients, typename Tile::Warp& shared,
-                                        int steps) {
+  __device__ __forceinline__ void sweep(const typename Tile::Coefficients& coefficients,
+                                        typename Tile::Warp::Tile& shared, int steps) {
     constexpr int kSection = kCheckpointSpacing;
     static_assert(kSection % (4 * kUnroll) == 0 && Tile::kSteps % kSection == 0);
-    float4 step = load_float4(&shared.step[row][0]), input = load_float4(&shared.input[row][0]);
+    const float *steps_of_row = shared.planes[0] + shared.at(row, 0), *inputs = shared.planes[1] + shared.at(row, 0);
+    float* y = shared.planes[part] + shared.at(row, 0);
+    float4 step = load_float4(steps_of_row), input = load_float4(inputs);
     for (int section = 0; section < Tile::kSteps && section < steps; section += kSection) {
       if (checkpoint) save_checkpoint();
 #pragma unroll 1
@@ -62,10 +84,10 @@ class LaneStates {
 #pragma unroll
         for (int j = 0; j < kUnroll; ++j) {
           const int t = section + i + 4 * j;
-          // The next steps are on their way while these are computed with.
-          const float4 next_step = load_float4(&shared.step[row][t + 4]);
-          const float4 next_input = load_float4(&shared.input[row][t + 4]);
-          four_steps(coefficients, &shared.y[row][part][t], t, step, input);
+          // The next steps are on their way while these are computed with; what was read is written over.
+          const float4 next_step = load_float4(steps_of_row + t + 4), next_input = load_float4(inputs + t + 4);
+          __syncwarp();
+          four_steps(coefficients, y + t, t, step, input);
           step = next_step;
           input = next_input;
         }
@@ -131,44 +153,66 @@ class LaneStates {
   float* checkpoint;  // of the next section's first state of this lane, if there are any
 };
 
+/// What the warps do that feed the others.
+template <class Tile, Access access>
+__device__ __forceinline__ void stage_tiles(const ScanParams& p, typename Tile::Shared& shared, int warp, int lane) {
+  using Stager = typename Tile::Stager;
+  constexpr int kSteps = Tile::kSteps;
+  const int dstate = static_cast<int>(p.dstate), steps = shared.place.steps;
+  ActivationWarp<Stager, access> activations(p, shared.place, shared.warp[warp / Tile::kStagers], lane,
+                                             warp * Stager::kChannels, warp % Tile::kStagers * Stager::kChannels);
+  activations.fetch(0);
+  for (int first = -kSteps, buffer = 1; first < steps + kSteps; first += kSteps, buffer ^= 1) {
+    const int next = first + kSteps;
+    const bool has_next = next < steps;
+    if (has_next) {
+      shared.coefficients.template fetch<Tile::kStagingThreads>(buffer ^ 1, 0, dstate, next, steps - next);
+    }
+    if (first > 0) activations.finish(buffer ^ 1, first - kSteps);
+    if (first < 0) activations.keep_constants(lane);
+    if (has_next) {
+      activations.stage(buffer ^ 1, next);
+      shared.coefficients.template arrive<Tile::kStagingThreads>(buffer ^ 1);
+    }
+    if (first < steps) {
+      if (first >= 0) activations.fetch_gate(first);
+      activations.fetch(next + kSteps);
+      meet<Tile::kThreads>();
+    }
+  }
+}
+
+/// What the warps do that run the recurrence.
+template <class Tile>
+__device__ __forceinline__ void scan_tiles(const ScanParams& p, typename Tile::Shared& shared, int warp, int lane) {
+  const Place& place = shared.place;
+  LaneStates<Tile> states(p, place, warp * Tile::kChannels, lane);
+  const int steps = place.steps;
+  meet<Tile::kThreads>();
+  for (int first = 0, buffer = 0; first < steps; first += Tile::kSteps, buffer ^= 1) {
+    states.sweep(shared.coefficients.tile[buffer], shared.warp[warp].tile[buffer], steps - first);
+    meet<Tile::kThreads>();
+  }
+  states.save_last();
+}
+
 template <class Tile, Access access>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerProcessor)
     forward_registers_kernel(const __grid_constant__ ForwardTask task) {
   auto& shared = shared_memory<typename Tile::Shared>();
   const ScanParams& p = task.scan;
-  const Place& place = shared.place;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int first_channel = warp * Tile::kChannels, dstate = static_cast<int>(p.dstate);
   if (threadIdx.x == 0) {
-    shared.place = Place(p, task.blocks, blockIdx.x);
-    shared.coefficients.set_sources(p, place);
+    shared.place = Place(p, task.blocks, blockIdx.x, FewDivisions());
+    shared.coefficients.set_sources(p, shared.place, FewDivisions());
   }
   __syncthreads();
-  ActivationWarp<Tile, access> activations(p, place, shared.warp[warp], lane, first_channel);
-  LaneStates<Tile> states(p, place, first_channel, lane);
-
-  auto fetch_coefficients = [&](int buffer, int first) {
-    shared.coefficients.template fetch<Tile::kThreads>(buffer, 0, dstate, first, place.steps - first);
-  };
-  activations.fetch(0);
-  fetch_coefficients(0, 0);
-  shared.coefficients.template arrive<Tile::kThreads>(0);
-  for (int first = 0, buffer = 0; first < place.steps; first += Tile::kSteps, buffer ^= 1) {
-    const int next = first + Tile::kSteps;
-    activations.stage(first);
-    __syncthreads();  // this tile's B and C are there, and nobody reads those of the tile before
-    if (next < place.steps) {
-      activations.fetch(next);
-      fetch_coefficients(buffer ^ 1, next);
-    }
-    activations.fetch_gate(first);
-    states.sweep(shared.coefficients.tile[buffer], shared.warp[warp], place.steps - first);
-    if (next < place.steps) shared.coefficients.template arrive<Tile::kThreads>(buffer ^ 1);
-    __syncwarp();  // y is complete
-    activations.finish(first);
-    __syncwarp();  // and read, so the next tile may be staged
+  constexpr int kStagingWarps = Tile::kStagingThreads / kWarpSize;
+  if (warp < kStagingWarps) {
+    stage_tiles<Tile, access>(p, shared, warp, lane);
+  } else {
+    scan_tiles<Tile>(p, shared, warp - kStagingWarps, lane);
   }
-  states.save_last();
 }
 
 template <class T>
@@ -181,7 +225,7 @@ Error forward_registers(const ScanParams& params, int shape, CUstream_st* stream
       return launch(kernel, params.sequences * task.blocks.count, Tile::kThreads, sizeof(typename Tile::Shared), stream,
                     task);
     };
-    const bool few_channels = Tile::kChannels < 4;
+    constexpr bool few_channels = Tile::Stager::kChannels < 4;
     switch (forward_access(params, task.blocks, few_channels)) {
       case Access::kTimeVectors:
         return launch_with(forward_registers_kernel<Tile, Access::kTimeVectors>);

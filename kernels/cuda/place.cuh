@@ -7,6 +7,9 @@
 
 namespace mamba::kernels::cuda {
 
+/// Asks for as few divisions as the problem allows: they are slow.
+struct FewDivisions {};
+
 struct Place {
   generic::Sequence sequence;
   int64_t sequence_index = 0, channel = 0;  // the first channel
@@ -17,6 +20,18 @@ struct Place {
     sequence_index = block / blocks.count;
     sequence = generic::sequence(p, sequence_index);
     const Range range = blocks.channels(block % blocks.count);
+    channel = range.begin;
+    channels = static_cast<int>(range.end - range.begin);
+    steps = static_cast<int>(sequence.steps);
+  }
+  /// The same; quick if the block is of the first unit, often the only one.
+  __device__ Place(const ScanParams& p, const ChannelBlocks& blocks, int64_t block, FewDivisions) {
+    sequence_index = block / blocks.count;
+    sequence = generic::sequence(p, sequence_index);
+    const int64_t within = block - sequence_index * blocks.count;
+    Range range{within * blocks.width, (within + 1) * blocks.width};
+    if (range.end > blocks.unit) range.end = blocks.unit;
+    if (within >= blocks.per_unit) range = blocks.channels(within);
     channel = range.begin;
     channels = static_cast<int>(range.end - range.begin);
     steps = static_cast<int>(sequence.steps);

@@ -7,25 +7,38 @@
 
 namespace mamba::kernels::cuda {
 
+/// Floats from one plane of a warp's tile to the next. Rows have 4 floats more than steps, and planes some more, so
+/// that the quads that eight neighbouring lanes write, of one column in some rows and planes, lie in different banks.
+constexpr int register_plane(int channels, int steps) {
+  const int shift = channels > 4 ? channels : 4, rows = channels * (steps + 4);
+  return (rows - shift + 2 * shift - 1) / (2 * shift) * (2 * shift) + shift;
+}
+
 /// The forward that keeps states in registers: `lanes` lanes share a channel, each with `states` of its states; a tile
-/// has `steps` steps; `unroll` times four steps make the body of the inner loop.
-template <int lanes, int states, int steps, int warps, int blocks_per_processor, int unroll>
+/// has `steps` steps; `unroll` times four steps make the body of the inner loop. A block has `warps` warps that run the
+/// recurrence, and for each of them `stagers` that feed it. A step takes a block `alone` cycles where it has a
+/// processor for itself, and `together` where as many as fit share one: measured, to choose by.
+template <int lanes, int states, int steps, int warps, int stagers, int blocks_per_processor, int unroll, int alone = 1,
+          int together = 1>
 struct RegisterShape {
-  static constexpr int kLanes = lanes, kStates = states, kSteps = steps, kWarps = warps;
+  static constexpr int kLanes = lanes, kStates = states, kSteps = steps, kWarps = warps, kStagers = stagers;
   static constexpr int kBlocksPerProcessor = blocks_per_processor, kUnroll = unroll;
   static constexpr int kDstate = lanes * states, kBlockChannels = warps * 32 / lanes;
+  static constexpr int kAlone = alone, kTogether = together;
   /// At most, with activations of any type.
-  static constexpr int64_t kSharedBytes = 512 + warps * (4 * (32 / lanes) * ((3 + lanes) * (steps + 4) + 2) + 32) +
-                                          kDstate * (16 * (steps + 4) + 4 * steps);
+  static constexpr int64_t kSharedBytes =
+      512 + warps * (8 * (1 + lanes) * register_plane(32 / lanes, steps) + 256 / lanes + 32) +
+      kDstate * (16 * (steps + 4) + 4 * steps);
 };
 
 /// By dstate; those of one dstate by the channels of a block, most first.
-using RegisterShapes = ShapeList<RegisterShape<2, 4, 32, 4, 3, 4>,  //
-                                 RegisterShape<2, 8, 32, 4, 3, 1>, RegisterShape<2, 8, 32, 4, 2, 4>,
-                                 RegisterShape<4, 4, 64, 4, 2, 4>, RegisterShape<8, 2, 64, 4, 3, 2>,  //
-                                 RegisterShape<4, 8, 32, 4, 2, 4>,                                    //
-                                 RegisterShape<8, 8, 32, 8, 1, 2>,                                    //
-                                 RegisterShape<16, 8, 32, 8, 1, 2>, RegisterShape<32, 8, 32, 8, 1, 2>>;
+using RegisterShapes =
+    ShapeList<RegisterShape<2, 4, 32, 4, 2, 2, 2>,  //
+              RegisterShape<2, 8, 32, 4, 1, 2, 2, 135, 223>, RegisterShape<4, 4, 64, 5, 1, 1, 4, 106, 106>,
+              RegisterShape<2, 8, 32, 2, 2, 2, 4, 105, 122>, RegisterShape<8, 2, 64, 4, 1, 2, 4, 57, 79>,  //
+              RegisterShape<4, 8, 32, 4, 1, 2, 4>,                                                         //
+              RegisterShape<8, 8, 32, 4, 1, 2, 2>,                                                         //
+              RegisterShape<16, 8, 32, 8, 1, 1, 2>, RegisterShape<16, 16, 32, 4, 1, 1, 2>>;
 
 /// The forward whose lanes share out time: `lanes` lanes with `lane_steps` steps each to a channel; `slices` warps take
 /// turns at the tiles of the same channels. B and C pass through shared memory `states` states at a time. A block has
@@ -77,23 +90,35 @@ struct ForwardLaneChoice {
 /// contiguous dimension, where alignment allows; else one by one, neighbours in memory by neighbouring lanes.
 enum class Access { kTimeVectors, kReversedTimeVectors, kChannelVectors, kTimeElements, kChannelElements };
 
-/// The index in RegisterShapes: of those that hold dstate most tightly and fit into shared memory, the first that has
-/// blocks enough to fill the processors (two each; more than that for a shape of which three fit), or the last.
+/// What a step of all blocks takes, in cycles of a processor: rounds in which as many blocks as fit share each
+/// processor, and what is left.
+template <class... Shapes>
+double register_cost(ShapeList<Shapes...>, const ScanParams& p, const Machine& machine, int shape) {
+  constexpr int kChannels[] = {Shapes::kBlockChannels...}, kTogether[] = {Shapes::kTogether...};
+  constexpr int kAlone[] = {Shapes::kAlone...}, kAtOnce[] = {Shapes::kBlocksPerProcessor...};
+  const int64_t blocks = p.sequences * blocks_of_channels(p, kChannels[shape]).count;
+  const int64_t rounds = blocks / (machine.processors * kAtOnce[shape]);
+  const int64_t left = ceil_div(blocks - rounds * machine.processors * kAtOnce[shape], machine.processors);
+  const double more =
+      kAtOnce[shape] > 1 ? static_cast<double>(kTogether[shape] - kAlone[shape]) / (kAtOnce[shape] - 1) : 0;
+  return static_cast<double>(rounds) * kTogether[shape] +
+         (left > 0 ? kAlone[shape] + static_cast<double>(left - 1) * more : 0);
+}
+
+/// The index in RegisterShapes: of those that hold dstate most tightly and fit into shared memory, the one that costs
+/// least; the first, if none fits.
 inline int register_shape(const ScanParams& p, const Machine& machine) {
-  int shape = 0;
-  while (shape_facts(RegisterShapes(), shape).dstate < p.dstate) ++shape;
-  const int dstate = shape_facts(RegisterShapes(), shape).dstate;
-  auto fills = [&](int i) {
-    const ShapeFacts facts = shape_facts(RegisterShapes(), i);
-    const int64_t blocks = p.sequences * blocks_of_channels(p, facts.block_channels).count;
-    return facts.blocks_per_processor > 2 ? blocks > 2 * machine.processors : 10 * blocks >= 19 * machine.processors;
-  };
-  for (int i = shape; i < RegisterShapes::kCount && shape_facts(RegisterShapes(), i).dstate == dstate; ++i) {
-    if (register_bytes(RegisterShapes(), i) > machine.shared_memory) continue;
-    shape = i;
-    if (fills(i)) break;
+  int first = 0;
+  while (shape_facts(RegisterShapes(), first).dstate < p.dstate) ++first;
+  const int dstate = shape_facts(RegisterShapes(), first).dstate;
+  int best = first, shape = first;
+  double least = -1;
+  for (; shape < RegisterShapes::kCount && shape_facts(RegisterShapes(), shape).dstate == dstate; ++shape) {
+    if (register_bytes(RegisterShapes(), shape) > machine.shared_memory) continue;
+    const double cost = register_cost(RegisterShapes(), p, machine, shape);
+    if (least < 0 || cost < least) least = cost, best = shape;
   }
-  return shape;
+  return best;
 }
 
 /// Whether quads of elements that follow each other by `stride` may be moved as vectors: those that begin at multiples
