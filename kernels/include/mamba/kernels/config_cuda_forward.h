@@ -146,14 +146,13 @@ inline Access forward_access(const ScanParams& p, const ChannelBlocks& blocks, b
   return vectors ? Access::kChannelVectors : Access::kChannelElements;
 }
 
-/// Groups such that the blocks come to about one a processor, as many slices as then fit and have tiles, and not more
-/// of either than shared memory holds.
+/// Groups such that the blocks come to about one a processor, as many slices as then fit, and not more of either than
+/// shared memory holds.
 inline ForwardLaneChoice lane_choice(const ScanParams& p, const Machine& machine) {
-  constexpr int kWarpChannels = 2, kSteps = 256;
+  constexpr int kWarpChannels = 2;
   const int64_t wanted = ceil_div(p.sequences * p.dim, machine.processors * kWarpChannels);
-  const int64_t tiles = ceil_div(ceil_div(p.batch * p.length, p.sequences), kSteps);
   auto fits = [&](int shape) {
-    return wanted <= most_groups(ForwardLaneShapes(), shape) && 1 << shape < 2 * tiles &&
+    return wanted <= most_groups(ForwardLaneShapes(), shape) &&
            lane_bytes(ForwardLaneShapes(), shape, p.dstate, wanted) <= machine.shared_memory;
   };
   int shape = 0;
