@@ -37,6 +37,11 @@ __device__ __forceinline__ void keep(int& x) {
 __device__ __forceinline__ void keep(int64_t& x) {
   asm volatile("" : "+l"(x));
 }
+/// Float16 or BFloat16.
+template <class T>
+__device__ __forceinline__ void keep(T& x) {
+  asm volatile("" : "+h"(x.bits));
+}
 
 /// Reads through the read-only path; `from` is aligned to the size of Word.
 template <class Word>

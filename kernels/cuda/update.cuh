@@ -63,12 +63,40 @@ struct CoefficientElements {
   }
 };
 
+/// Plain: as UpdateTask::is_plain says. A plain kernel that reads slots asks for all but the states before it waits for
+/// the slot. That is a kernel of its own, for an instruction that only may need the slot waits for it all the same.
+enum class UpdateForm { kGeneral, kPlain, kPlainInSlots };
+
+/// A row's slot as it came from memory, in halves: taking it as a number would wait for it.
+struct UpdateSlot {
+  uint32_t low, high;
+  bool is_int32;
+
+  __device__ __forceinline__ void load(const SlotOfRow& of, uint32_t row) {
+    is_int32 = of.is_int32;
+    const int64_t words = is_int32 ? 1 : 2, first = row * of.stride * words;
+    low = static_cast<const uint32_t*>(of.data)[first];
+    high = static_cast<const uint32_t*>(of.data)[first + words - 1];
+  }
+  /// There are less than 2^31 slots, so that negative indices are too large as well.
+  __device__ __forceinline__ bool is_among(int64_t slots) const {
+    return (is_int32 || high == 0) && low < static_cast<uint32_t>(slots);
+  }
+};
+
+template <class Stored, UpdateForm kForm>
+constexpr MAMBA_HD int update_threads() {
+  return kForm == UpdateForm::kGeneral ? kUpdateThreads : kPlainChannels * kPlainStates / update_states(sizeof(Stored));
+}
+
 /// A block takes some channels of a plane of one row.
-template <class T, class Stored, int kVectors, bool kPlain>
-__global__ void __launch_bounds__(kUpdateThreads) update_kernel(const __grid_constant__ UpdateTask task) {
+template <class T, class Stored, int kVectors, UpdateForm kForm>
+__global__ void __launch_bounds__(update_threads<Stored, kForm>())
+    update_kernel(const __grid_constant__ UpdateTask task) {
+  constexpr bool kPlain = kForm != UpdateForm::kGeneral;
   constexpr int kStates = update_states(sizeof(Stored));
   const uint32_t lanes = kPlain ? kPlainStates / kStates : 1u << task.lanes_log2, lane = threadIdx.x & (lanes - 1);
-  const uint32_t thread = blockIdx.x * kUpdateThreads + threadIdx.x;
+  const uint32_t thread = blockIdx.x * update_threads<Stored, kForm>() + threadIdx.x;
   const uint32_t wanted = kPlain ? thread / lanes : thread >> task.lanes_log2;
   const uint32_t last = static_cast<uint32_t>(task.channels) - 1;
   const uint32_t dstate = kPlain ? kPlainStates : static_cast<uint32_t>(task.dstate);
@@ -76,20 +104,30 @@ __global__ void __launch_bounds__(kUpdateThreads) update_kernel(const __grid_con
   const UpdatePlace<kPlain> place = {task.first_row + blockIdx.y, blockIdx.z,
                                      is_channel ? wanted : last};  // all lanes meet in the shuffles
 
-  const int64_t slot = slot_of(task.slot_of_row, place.row);
-  if (slot < 0 || slot >= task.slots) {
+  uint32_t slot = place.row;
+  [[maybe_unused]] UpdateSlot later_slot;
+  if constexpr (kForm == UpdateForm::kPlainInSlots) later_slot.load(task.slot_of_row, place.row);
+  const auto pad = [&] {
     if (lane == 0 && is_channel) narrow_into(0, place.template at<T>(task.out));
-    return;
-  }
+  };
   const auto state_of = [&](int vector) { return (static_cast<uint32_t>(vector) * lanes + lane) * kStates; };
-  Stored* const state = place.template at<Stored>(task.state, static_cast<uint32_t>(slot), dstate);
+  Stored* state = nullptr;
   Elements<Stored, kStates> states[kVectors];
+  const auto load_states = [&] {
+    state = place.template at<Stored>(task.state, slot, dstate);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (state_of(v) < dstate) states[v].load(reinterpret_cast<const char*>(state + state_of(v)));
+    }
+  };
+  if constexpr (kForm == UpdateForm::kGeneral) {
+    const int64_t index = slot_of(task.slot_of_row, place.row);
+    if (index < 0 || index >= task.slots) return pad();
+    slot = static_cast<uint32_t>(index);
+  }
+  if constexpr (kForm != UpdateForm::kPlainInSlots) load_states();
   Elements<float, kStates> rates[kVectors];
   const float* const rate = place.parameter(task.A, dstate);
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    if (state_of(v) < dstate) states[v].load(reinterpret_cast<const char*>(state + state_of(v)));
-  }
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const bool is_tied = !kPlain && task.is_tied;
@@ -97,7 +135,8 @@ __global__ void __launch_bounds__(kUpdateThreads) update_kernel(const __grid_con
   }
   const float tied_rate = !kPlain && task.is_tied ? *rate : 0;
   __syncwarp();  // keeps the compiler from issuing these loads, which take longest, last
-  const T dt = *place.template at<const T>(task.dt), x = *place.template at<const T>(task.x);
+  T dt = *place.template at<const T>(task.dt);
+  const T x = *place.template at<const T>(task.x);
   uint32_t group_B = 0, group_C = 0;
   if constexpr (!kPlain) {
     const uint32_t grouped = task.planes > 1 ? place.plane : place.channel;
@@ -120,19 +159,31 @@ __global__ void __launch_bounds__(kUpdateThreads) update_kernel(const __grid_con
   }
   const float bias = task.dt_bias.data ? *place.parameter(task.dt_bias) : 0;
   const float D = task.D.data ? *place.parameter(task.D) : 0;
-  const T z = task.z.data ? *place.template at<const T>(task.z) : T{};
+  T z = task.z.data ? *place.template at<const T>(task.z) : T{};
   T* const out = place.template at<T>(task.out);
+  if constexpr (kForm == UpdateForm::kPlainInSlots) {
+    __syncwarp();  // keeps the compiler from issuing the loads above behind this wait
+    if (!later_slot.is_among(task.slots)) return pad();
+    slot = later_slot.low;
+    load_states();
+    __syncwarp();
+  }
 
   float gate = 1;
   const auto open_gate = [&] {
     if (task.z.data) gate = widen(z) * fast_sigmoid(widen(z));
   };
+  // In either branch by itself: what came before it would wait for dt before the states are asked for.
+  const auto waiting_step = [&] {
+    keep(dt);
+    return widen(dt) + bias;
+  };
+  const float step = task.dt_softplus ? fast_softplus(waiting_step()) : waiting_step();
   if constexpr (kPlain) {
+    keep(z);  // as dt
     open_gate();
     keep(gate);  // not left to the end, when nothing else is going on
   }
-  float step = widen(dt) + bias;
-  if (task.dt_softplus) step = fast_softplus(step);
   const float input = step * widen(x);
   float y = 0;
   const auto advance = [&](auto&& decay_of) {
@@ -161,8 +212,8 @@ __global__ void __launch_bounds__(kUpdateThreads) update_kernel(const __grid_con
     advance(decay_of);
   }
 #pragma unroll
-  for (uint32_t mask = kWarpSize / 2; mask > 0; mask /= 2) {
-    if (mask < lanes) y += __shfl_xor_sync(kWholeWarp, y, mask);
+  for (int bit = 4; bit >= 0; --bit) {
+    if (1u << bit < lanes) y += __shfl_xor_sync(kWholeWarp, y, 1u << bit);
   }
   if (lane != 0 || !is_channel) return;
   if constexpr (!kPlain) open_gate();
@@ -177,14 +228,26 @@ Error update_with(const UpdateTask& whole, CUstream_st* stream) {
   for (int64_t first = 0; first < whole.rows; first += kMostRows) {
     const int64_t rows = whole.rows - first < kMostRows ? whole.rows - first : kMostRows;
     task.first_row = static_cast<uint32_t>(first);
-    const dim3 grid(static_cast<unsigned>(ceil_div(task.channels, kUpdateThreads >> task.lanes_log2)),
-                    static_cast<unsigned>(rows), static_cast<unsigned>(task.planes));
-    if (task.is_plain) {
-      update_kernel<T, Stored, 1, true><<<grid, kUpdateThreads, 0, stream>>>(task);
+    const auto launch = [&](auto kernel, int threads, int64_t channels) {
+      const dim3 grid(static_cast<unsigned>(ceil_div(task.channels, channels)), static_cast<unsigned>(rows),
+                      static_cast<unsigned>(task.planes));
+      kernel<<<grid, static_cast<unsigned>(threads), 0, stream>>>(task);
+    };
+    const auto launch_plain = [&](auto form) {
+      launch(update_kernel<T, Stored, 1, form.value>, update_threads<Stored, form.value>(), kPlainChannels);
+    };
+    const auto launch_general = [&](auto vectors) {
+      launch(update_kernel<T, Stored, vectors.value, UpdateForm::kGeneral>, kUpdateThreads,
+             kUpdateThreads >> task.lanes_log2);
+    };
+    if (task.is_plain && task.slot_of_row.data) {
+      launch_plain(std::integral_constant<UpdateForm, UpdateForm::kPlainInSlots>());
+    } else if (task.is_plain) {
+      launch_plain(std::integral_constant<UpdateForm, UpdateForm::kPlain>());
     } else if (task.vectors == 1) {
-      update_kernel<T, Stored, 1, false><<<grid, kUpdateThreads, 0, stream>>>(task);
+      launch_general(std::integral_constant<int, 1>());
     } else {
-      update_kernel<T, Stored, update_vectors(sizeof(Stored)), false><<<grid, kUpdateThreads, 0, stream>>>(task);
+      launch_general(std::integral_constant<int, update_vectors(sizeof(Stored))>());
     }
   }
   return cudaGetLastError();

@@ -8,7 +8,8 @@
 namespace mamba::kernels::cuda {
 
 constexpr int kUpdateThreads = 128;
-constexpr int kPlainStates = 16;  // of a channel, where a kernel has them fixed
+constexpr int kPlainStates = 16;    // of a channel, where a kernel has them fixed
+constexpr int kPlainChannels = 64;  // of a block of such a kernel
 constexpr int64_t kVectorBytes = 16;
 
 /// States in 16 bytes.
