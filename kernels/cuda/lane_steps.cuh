@@ -47,6 +47,9 @@ class LaneSteps {
     total = 0;
 #pragma unroll
     for (int k = 0; k < K; ++k) total += step[k];
+    // A shuffle that moves nothing: a sum of registers the assembler forms again for every state, where they are
+    // scarce.
+    total = __shfl_xor_sync(kWholeWarp, total, 0);
     is_growing = may_grow && __any_sync(kWholeWarp, growth_of<Tile::kLanes, kBetween>(growth, step) > kSafeGrowth);
   }
 
