@@ -7,7 +7,7 @@
 #include "cuda_case_table.h"
 #include "cuda_close.h"
 #include "cuda_memory.h"
-#include "mamba/kernels/config_cuda_forward.h"
+#include "mamba/kernels/config_cuda_forward_plan.h"
 
 namespace mamba::testing {
 

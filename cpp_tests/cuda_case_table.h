@@ -47,6 +47,10 @@ inline std::vector<ScanCase> case_table() {
   for (const int64_t dim : {1, 2, 7, 31, 32, 33, 64, 65, 129, 257}) {
     add("dim_" + std::to_string(dim), [=](ScanCase& c) { c.with_all_options().dim = dim; });
   }
+  add("long", [](ScanCase& c) {  // few rows: cut along time
+    c.with_all_options().length = 8200;
+    c.batch = 1, c.dim = 3, c.dstate = 8;
+  });
   add("groups", [](ScanCase& c) {
     c.with_all_options().dim = 24;
     c.B_groups = 3, c.C_groups = 2;

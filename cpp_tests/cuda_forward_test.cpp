@@ -7,7 +7,7 @@
 #include "cuda_case_table.h"
 #include "cuda_close.h"
 #include "cuda_memory.h"
-#include "mamba/kernels/config_cuda_forward.h"
+#include "mamba/kernels/config_cuda_forward_plan.h"
 
 namespace mamba::testing {
 
@@ -32,7 +32,13 @@ std::vector<KernelChoice> choices(const ScanCase& c) {
   std::vector<KernelChoice> kernels;
   if (c.dstate > 256) return kernels;
   for (int shape = 0; shape < RegisterShapes::kCount; ++shape) {
-    if (shape_facts(RegisterShapes(), shape).dstate >= c.dstate) kernels.push_back({KernelChoice::kRegisters, shape});
+    if (shape_facts(RegisterShapes(), shape).dstate < c.dstate) continue;
+    kernels.push_back({KernelChoice::kRegisters, shape});
+    for (const int64_t chunk_steps : {128, 256}) {
+      if (c.cu_seqlens.empty() && chunk_steps < c.length) {
+        kernels.push_back({KernelChoice::kRegisters, shape, 1, chunk_steps});
+      }
+    }
   }
   for (int shape = 0; shape < ForwardLaneShapes::kCount; ++shape) {
     int most = most_groups(ForwardLaneShapes(), shape);
@@ -43,21 +49,14 @@ std::vector<KernelChoice> choices(const ScanCase& c) {
   return kernels;
 }
 
-TEST(ForwardChoice, FitsTheProblem) {
-  using namespace kernels::cuda;
-  kernels::ScanParams p;
-  for (const int64_t dim : {1, 64, 1536, 5120, 100000}) {
-    for (p.dstate = 1; p.dstate <= 256; ++p.dstate) {
-      p.batch = p.sequences = 1, p.dim = dim, p.length = 1000;
-      const int shape = register_shape(p, {});
-      EXPECT_GE(shape_facts(RegisterShapes(), shape).dstate, p.dstate);
-      EXPECT_LE(register_bytes(RegisterShapes(), shape), Machine().shared_memory);
-      const ForwardLaneChoice choice = lane_choice(p, {});
-      EXPECT_GE(choice.groups, 1);
-      EXPECT_LE(choice.groups, most_groups(ForwardLaneShapes(), choice.shape));
-      EXPECT_LE(lane_bytes(ForwardLaneShapes(), choice.shape, p.dstate, choice.groups), Machine().shared_memory);
-    }
-  }
+/// As dispatched, and cut into chunks of time.
+void check_whole_and_in_chunks(const ScanCase& c, const ScanData& data) {
+  constexpr int64_t kChunkSteps = 128;
+  check_forward(c, data);
+  if (!c.cu_seqlens.empty() || c.length <= kChunkSteps) return;
+  int shape = 0;
+  while (kernels::cuda::shape_facts(kernels::cuda::RegisterShapes(), shape).dstate < c.dstate) ++shape;
+  check_forward(c, data, {KernelChoice::kRegisters, shape, 1, kChunkSteps});
 }
 
 class CudaForward : public ::testing::TestWithParam<ScanCase> {
@@ -78,7 +77,7 @@ TEST_P(CudaForward, EveryShapeAgrees) {
   const ScanData data = make_data(c);
   for (const KernelChoice& kernel : choices(c)) {
     SCOPED_TRACE(::testing::Message() << "kernel " << kernel.kind << " shape " << kernel.shape << " groups "
-                                      << kernel.groups);
+                                      << kernel.groups << " chunk_steps " << kernel.chunk_steps);
     check_forward(c, data, kernel);
     if (HasFailure()) return;
   }
@@ -88,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Table, CudaForward, ::testing::ValuesIn(case_table()), 
 /// Named so that the sanitizers can be given these alone.
 class CudaForwardSanitize : public CudaForward {};
 TEST_P(CudaForwardSanitize, Runs) {
-  check_forward(GetParam(), make_data(GetParam()));
+  check_whole_and_in_chunks(GetParam(), make_data(GetParam()));
 }
 INSTANTIATE_TEST_SUITE_P(Small, CudaForwardSanitize, ::testing::ValuesIn(sanitizer_cases()), case_name);
 
@@ -121,7 +120,7 @@ TEST_F(CudaForwardValues, NonFiniteValuesReachOnlyWhatTheMathsSays) {
                             &ScanData::D, &ScanData::bias, &ScanData::initial_state}) {
           ScanData data = clean;
           (data.*member)[(data.*member).size() / 3] = value;
-          check_forward(c, data);
+          check_whole_and_in_chunks(c, data);
         }
         if (HasFailure()) return;
       }
@@ -137,9 +136,23 @@ TEST_F(CudaForwardValues, StrongDecayAndGrowth) {
         c.name = "one_rate";
         c.dim = dim, c.length = length, c.dstate = 16, c.least_A = c.greatest_A = A;
         c.has_initial_state = A <= 0;
-        check_forward(c, make_data(c));
+        check_whole_and_in_chunks(c, make_data(c));
         if (HasFailure()) return;
       }
+    }
+  }
+}
+
+TEST_F(CudaForwardValues, StepsOfBothSigns) {
+  for (const bool reverse : {false, true}) {
+    for (const int64_t length : {129, 300, 1030}) {
+      ScanCase c;
+      c.name = "signs";
+      c.dim = 5, c.length = length, c.dstate = 7, c.reverse = reverse, c.has_initial_state = true;
+      c.least_A = -0.1, c.greatest_A = -0.01;
+      ScanData data = make_data(c);
+      for (size_t i = 0; i < data.delta.size(); i += 3) data.delta[i] *= -1;
+      check_whole_and_in_chunks(c, data);
     }
   }
 }
@@ -169,11 +182,15 @@ TEST_F(CudaForwardValues, ErrorIsAtMostTwiceThatOfALoopInSinglePrecision) {
       c.with_all_options();
       const ScanData data = make_data(c);
       const ScanResult exact = reference_forward(c, data), loop = reference_forward(c, data, true);
-      const ScanResult actual = device_forward(c, data);
-      SCOPED_TRACE(::testing::PrintToString(c));
-      EXPECT_LE(root_mean_square_error(actual.out, exact.out), 2 * root_mean_square_error(loop.out, exact.out));
-      EXPECT_LE(root_mean_square_error(actual.last_state, exact.last_state),
-                2 * root_mean_square_error(loop.last_state, exact.last_state));
+      for (const int64_t chunk_steps : {0, 256}) {
+        const ScanResult actual = chunk_steps == 0
+                                      ? device_forward(c, data)
+                                      : device_forward(c, data, {KernelChoice::kRegisters, 1, 1, chunk_steps});
+        SCOPED_TRACE(::testing::Message() << ::testing::PrintToString(c) << " chunk_steps " << chunk_steps);
+        EXPECT_LE(root_mean_square_error(actual.out, exact.out), 2 * root_mean_square_error(loop.out, exact.out));
+        EXPECT_LE(root_mean_square_error(actual.last_state, exact.last_state),
+                  2 * root_mean_square_error(loop.last_state, exact.last_state));
+      }
     }
   }
 }

@@ -66,8 +66,8 @@ ScanGradients reference_backward(const ScanCase& c, const ScanData& data, bool i
 /// The kernels of the device. NaN marks what a kernel should have written and did not.
 struct KernelChoice {
   enum Kind { kDispatched, kGeneric, kRegisters, kLanes } kind = kDispatched;
-  int shape = 0, groups = 1;  // shape: an index in the list of shapes; groups: see ForwardLaneChoice
-  int64_t chunk_steps = 0;    // of the backward; 0: one chunk
+  int shape = 0, groups = 1;  // shape: an index in the list of shapes; groups: see ForwardPlan
+  int64_t chunk_steps = 0;    // of the backward, or of kRegisters; 0: one chunk
 };
 ScanResult device_forward(const ScanCase& c, const ScanData& data, const KernelChoice& kernel = {},
                           bool with_checkpoints = true);

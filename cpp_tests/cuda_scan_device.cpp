@@ -113,23 +113,28 @@ struct DeviceProblem {
   }
 };
 
+/// Scratch memory full of NaN.
+DeviceBuffer workspace(int64_t bytes) {
+  return DeviceBuffer(
+      std::vector<float>(static_cast<size_t>(bytes) / sizeof(float), std::numeric_limits<float>::quiet_NaN()));
+}
+
 }  // namespace
 
 ScanResult device_forward(const ScanCase& c, const ScanData& data, const KernelChoice& kernel, bool with_checkpoints) {
   return with_type(c.type, [&](auto type) -> ScanResult {
     using T = decltype(type);
     const DeviceProblem<T> problem(c, data, with_checkpoints);
+    ScanParams p = problem.params;
+    const cuda::ForwardPlan plan = kernel.kind == KernelChoice::kRegisters
+                                       ? cuda::register_plan(p, kernel.shape, kernel.chunk_steps)
+                                       : cuda::lane_plan(kernel.shape, kernel.groups);
+    const bool is_chosen = kernel.kind == KernelChoice::kRegisters || kernel.kind == KernelChoice::kLanes;
+    const DeviceBuffer carries = workspace(is_chosen ? plan.floats * int64_t{sizeof(float)} : cuda::carries_size(p));
+    p.carries = carries.data();
     auto launch = [&] {
-      switch (kernel.kind) {
-        case KernelChoice::kGeneric:
-          return generic::cuda::forward(problem.params, nullptr);
-        case KernelChoice::kRegisters:
-          return cuda::forward_registers<T>(problem.params, kernel.shape, nullptr);
-        case KernelChoice::kLanes:
-          return cuda::forward_lanes<T>(problem.params, {kernel.shape, kernel.groups}, nullptr);
-        default:
-          return cuda::forward(problem.params, nullptr);
-      }
+      if (kernel.kind == KernelChoice::kGeneric) return generic::cuda::forward(p, nullptr);
+      return is_chosen ? cuda::forward_by_plan(p, plan, nullptr) : cuda::forward(p, nullptr);
     };
     check(static_cast<cudaError_t>(launch()));
     check(cudaDeviceSynchronize());
@@ -142,7 +147,10 @@ ScanGradients device_backward(const ScanCase& c, const ScanData& data, const Ker
     using T = decltype(type);
     using Problem = DeviceProblem<T>;
     const Problem problem(c, data, /*with_checkpoints=*/true);
-    check(static_cast<cudaError_t>(cuda::forward(problem.params, nullptr)));
+    ScanParams scan = problem.params;
+    const DeviceBuffer carries = workspace(cuda::carries_size(scan));
+    scan.carries = carries.data();
+    check(static_cast<cudaError_t>(cuda::forward(scan, nullptr)));
     const bool is_packed = !c.cu_seqlens.empty();
     auto gradient = [&](Layout layout) {
       return Problem::activation(c, layout, is_packed ? Problem::zeros(data.u.size()) : std::vector<double>());
@@ -156,7 +164,7 @@ ScanGradients device_backward(const ScanCase& c, const ScanData& data, const Ker
                              dD = unwritten(c.dim), ddelta_bias = unwritten(c.dim),
                              dinitial_state = unwritten(c.sequences() * states);
     ScanGradParams p;
-    p.scan = problem.params;
+    p.scan = scan;
     p.dout = dout.activation();
     p.dlast_state = dlast_state.data();
     if (wanted & kU) p.du = du.activation();
@@ -176,12 +184,11 @@ ScanGradients device_backward(const ScanCase& c, const ScanData& data, const Ker
     const int64_t bytes = kernel.kind == KernelChoice::kGeneric ? generic::cuda::backward_workspace(p)
                           : is_chosen                           ? plan.floats * int64_t{sizeof(float)}
                                                                 : cuda::backward_workspace(p);
-    const DeviceBuffer workspace(
-        std::vector<float>(static_cast<size_t>(bytes) / sizeof(float), std::numeric_limits<float>::quiet_NaN()));
+    const DeviceBuffer sums = workspace(bytes);
     check(static_cast<cudaError_t>(
-        kernel.kind == KernelChoice::kGeneric ? generic::cuda::backward(p, workspace.data(), nullptr)
-        : is_chosen ? cuda::backward_by_plan(p, plan, static_cast<float*>(workspace.data()), nullptr)
-                    : cuda::backward(p, workspace.data(), nullptr)));
+        kernel.kind == KernelChoice::kGeneric ? generic::cuda::backward(p, sums.data(), nullptr)
+        : is_chosen ? cuda::backward_by_plan(p, plan, static_cast<float*>(sums.data()), nullptr)
+                    : cuda::backward(p, sums.data(), nullptr)));
     check(cudaDeviceSynchronize());
     return {du.to_host(), ddelta.to_host(),      dz.to_host(),
             dA.to_host(), dB.to_host(),          dC.to_host(),

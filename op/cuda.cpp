@@ -14,7 +14,13 @@ struct Cuda {
   static void forward(const ScanArgs& args, const ScanOutputs& outputs) {
     const c10::OptionalDeviceGuard guard(args.u.device());
     const ScanPlan plan(args, outputs);
-    check_launch(cuda::forward(plan.params(), current_stream(args.u)));
+    kernels::ScanParams p = plan.params();
+    Tensor carries;
+    if (const int64_t size = cuda::carries_size(p)) {
+      carries = at::empty({size}, args.u.options().dtype(at::kByte));
+      p.carries = carries.mutable_data_ptr();
+    }
+    check_launch(cuda::forward(p, current_stream(args.u)));
   }
 
   static void backward(const ScanGradArgs& args, const GradientArray& gradients) {

@@ -81,23 +81,28 @@ void report(std::FILE* json, const char* type, const Size& size, const std::stri
   std::fflush(stdout);
 }
 
-template <class T>
 void time_every_forward(const char* name, const Size& size, const ScanParams& without, Timer& timer, std::FILE* json) {
   for (int shape = 0; shape < cuda::RegisterShapes::kCount; ++shape) {
     const int64_t held = cuda::shape_facts(cuda::RegisterShapes(), shape).dstate;
     if (held < size.dstate || held >= 2 * size.dstate) continue;
-    report(json, name, size, "registers " + std::to_string(shape),
-           timer([&] { return cuda::forward_registers<T>(without, shape, nullptr); }));
+    int64_t last_chunks = 0;
+    for (const int64_t wanted : {1, 2, 3, 4, 5, 6, 8, 11, 16, 22, 32, 64}) {
+      const auto plan = cuda::register_plan(without, shape, cuda::chunk_steps(without, wanted));
+      if (plan.chunks == last_chunks || (plan.chunks > 1 && without.cu_seqlens)) continue;
+      last_chunks = plan.chunks;
+      report(json, name, size, "registers " + std::to_string(shape) + " chunks " + std::to_string(plan.chunks),
+             timer([&] { return cuda::forward_by_plan(without, plan, nullptr); }));
+    }
   }
   for (int shape = 0; shape < cuda::ForwardLaneShapes::kCount; ++shape) {
     for (const int groups : {1, 2, 3, 4, 5, 6, 8, 10, 12}) {
-      const cuda::ForwardLaneChoice choice{shape, groups};
-      if (cuda::forward_lanes<T>(without, choice, nullptr) != cudaSuccess) {
+      const auto plan = cuda::lane_plan(shape, groups);
+      if (cuda::forward_by_plan(without, plan, nullptr) != cudaSuccess) {
         cudaGetLastError();  // more threads or shared memory than there are
         continue;
       }
       report(json, name, size, "lanes " + std::to_string(shape) + " groups " + std::to_string(groups),
-             timer([&] { return cuda::forward_lanes<T>(without, choice, nullptr); }));
+             timer([&] { return cuda::forward_by_plan(without, plan, nullptr); }));
     }
   }
 }
@@ -129,7 +134,7 @@ void time_problem(const char* name, ScalarType type, const Size& size, const Opt
     report(json, name, size, "backward" + options.suffix(),
            timer([&] { return cuda::backward(problem.grad, problem.workspace, nullptr); }));
   }
-  if (options.every_kernel) time_every_forward<T>(name, size, without, timer, json);
+  if (options.every_kernel) time_every_forward(name, size, without, timer, json);
   if (options.every_kernel && !options.forward_only) time_every_backward(name, size, problem, timer, json);
 }
 

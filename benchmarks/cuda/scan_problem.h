@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "mamba/kernels/config_cuda_forward.h"
+#include "mamba/kernels/config_cuda_forward_plan.h"
 #include "mamba/kernels/scan.h"
 
 namespace mamba::benchmark {
@@ -93,6 +93,8 @@ struct Problem {
     p.last_state = keep(filled<float>(p.sequences * p.dim * p.dstate, standard));
     p.checkpoint_slots = checkpoint_slots(p.length, p.cu_seqlens ? p.sequences : int64_t{0});
     p.checkpoints = keep(filled<float>(p.batch * p.checkpoint_slots * p.dstate * p.dim, standard));
+    const int64_t most_chunks = ceil_div(p.length, cuda::kChunkUnit);
+    p.carries = keep(filled<float>(p.sequences * most_chunks * (p.dstate + 1) * p.dim, standard));
   }
   /// With memory for whichever shape is tried.
   void add_gradients(const Size& size, const Arrangement& arrangement) {

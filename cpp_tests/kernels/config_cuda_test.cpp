@@ -1,7 +1,7 @@
 // The CUDA kernels that are chosen, on machines with little shared memory and with much.
 #include <gtest/gtest.h>
 
-#include "mamba/kernels/config_cuda_forward.h"
+#include "mamba/kernels/config_cuda_forward_plan.h"
 
 namespace mamba::kernels::cuda {
 
@@ -15,10 +15,12 @@ ScanParams problem(int64_t batch, int64_t dim, int64_t length, int64_t dstate) {
   return p;
 }
 
-int64_t forward_shared_memory(const ScanParams& p, const Machine& machine) {
-  if (!few_channels(p, machine)) return register_bytes(RegisterShapes(), register_shape(p, machine));
-  const ForwardLaneChoice choice = lane_choice(p, machine);
-  return lane_bytes(ForwardLaneShapes(), choice.shape, p.dstate, choice.groups);
+int64_t forward_shared_memory(const ScanParams& p, const ForwardPlan& plan) {
+  return plan.over_lanes ? lane_bytes(ForwardLaneShapes(), plan.shape, p.dstate, plan.groups)
+                         : register_bytes(RegisterShapes(), plan.shape);
+}
+bool has_forward(const ScanParams& p, const Machine& machine) {
+  return fits(p, machine, forward_plan(p, machine));
 }
 
 TEST(CudaChoice, StaysWithinSharedMemory) {
@@ -30,7 +32,9 @@ TEST(CudaChoice, StaysWithinSharedMemory) {
           const ScanParams p = problem(1, dim, length, dstate);
           SCOPED_TRACE(testing::Message() << kilobytes << " KB, " << dim << " x " << length << " x " << dstate);
           if (has_forward(p, machine)) {
-            EXPECT_LE(forward_shared_memory(p, machine), machine.shared_memory);
+            const ForwardPlan plan = forward_plan(p, machine);
+            EXPECT_LE(forward_shared_memory(p, plan), machine.shared_memory);
+            EXPECT_TRUE(plan.over_lanes || shape_facts(RegisterShapes(), plan.shape).dstate >= dstate);
           }
           if (has_backward(p, machine)) {
             const int shape = backward_choice(p, machine).shape;
@@ -58,19 +62,40 @@ TEST(CudaChoice, TheFastKernelsRunWhereTheyFit) {
   }
   EXPECT_TRUE(has_forward(problem(1, 5000, 64, 64), ada));
   EXPECT_FALSE(has_forward(problem(1, 5000, 64, 256), ada));
-  EXPECT_FALSE(few_channels(problem(1, 1500, 5000, 16), ada));
-  EXPECT_TRUE(few_channels(problem(1, 1500, 5000, 16), hopper));
 }
 
 TEST(CudaChoice, BlocksAreAsWideAsFillsTheProcessors) {
   auto block_channels = [](int64_t batch, int64_t dim) {
-    return shape_facts(RegisterShapes(), register_shape(problem(batch, dim, 2048, 16), {})).block_channels;
+    const ForwardPlan plan = forward_plan(problem(batch, dim, 2048, 16), {});
+    EXPECT_FALSE(plan.over_lanes);
+    EXPECT_EQ(plan.chunks, 1);
+    return shape_facts(RegisterShapes(), plan.shape).block_channels;
   };
   EXPECT_EQ(block_channels(8, 2048), 64);  // two blocks a processor
   EXPECT_EQ(block_channels(1, 8192), 32);
   EXPECT_EQ(block_channels(1, 5120), 40);  // one, of the shape of which one fits
   EXPECT_EQ(block_channels(1, 6144), 32);
   EXPECT_EQ(block_channels(1, 2048), 16);
+}
+
+TEST(CudaChoice, FewChannelsShareOutTime) {
+  EXPECT_TRUE(forward_plan(problem(1, 1536, 8192, 16), {}).over_lanes);
+  EXPECT_TRUE(forward_plan(problem(1, 256, 2048, 16), {}).over_lanes);
+  for (const auto& [dim, length] : {std::pair<int64_t, int64_t>{64, 131072}, {1536, 131072}, {1, 1000000}}) {
+    const ScanParams p = problem(1, dim, length, 16);
+    const ForwardPlan plan = forward_plan(p, {});
+    EXPECT_FALSE(plan.over_lanes);
+    EXPECT_GT(plan.chunks, 1);
+    EXPECT_EQ(plan.chunk_steps % kCheckpointSpacing, 0);
+    EXPECT_LT((plan.chunks - 1) * plan.chunk_steps, length);
+    EXPECT_GE(plan.chunks * plan.chunk_steps, length);
+  }
+  ScanParams packed = problem(1, 64, 131072, 16);
+  const int64_t bounds[2] = {0, 131072};
+  packed.cu_seqlens = bounds;
+  EXPECT_EQ(forward_plan(packed, {}).chunks, 1);
+  EXPECT_EQ(forward_plan(problem(1, 64, 100, 16), {}).chunks, 1);  // too short for both
+  EXPECT_FALSE(forward_plan(problem(1, 64, 100, 16), {}).over_lanes);
 }
 
 }  // namespace

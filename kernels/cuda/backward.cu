@@ -109,13 +109,14 @@ Error backward_by_plan(const ScanGradParams& grad, const BackwardPlan& plan, flo
   }
   if (error == cudaSuccess && plan.chunks > 1) {
     CarryTask carries;
-    carries.grad = grad;
+    carries.scan = p;
+    carries.dout = grad.dout;
     carries.chunks = plan.chunks;
     carries.chunk_steps = plan.chunk_steps;
-    carries.adjoints = workspace + plan.chunk_adjoints;
+    carries.states = workspace + plan.chunk_adjoints;
     carries.exponents = workspace + plan.chunk_exponents;
     error = with_activation_type(
-        p.activation_type, [&](auto activation) { return adjoint_carries<decltype(activation)>(carries, stream); });
+        p.activation_type, [&](auto activation) { return chunk_carries<decltype(activation), true>(carries, stream); });
   }
   if (error == cudaSuccess) {
     error = with_activation_type(p.activation_type, [&](auto activation) {

@@ -22,16 +22,20 @@ Error this_machine(Machine& machine) {
 
 }  // namespace
 
+int64_t carries_size(const ScanParams& params) {
+  Machine machine;
+  if (!is_fast(params) || this_machine(machine) != cudaSuccess) return 0;
+  const ForwardPlan plan = forward_plan(params, machine);
+  return fits(params, machine, plan) ? plan.floats * static_cast<int64_t>(sizeof(float)) : 0;
+}
+
 Error forward(const ScanParams& params, CUstream_st* stream) {
   if (!is_fast(params)) return generic::cuda::forward(params, stream);
   Machine machine;
   if (const Error error = this_machine(machine); error != cudaSuccess) return error;
-  if (!has_forward(params, machine)) return generic::cuda::forward(params, stream);
-  return with_activation_type(params.activation_type, [&](auto activation) {
-    using T = decltype(activation);
-    return few_channels(params, machine) ? forward_lanes<T>(params, lane_choice(params, machine), stream)
-                                         : forward_registers<T>(params, register_shape(params, machine), stream);
-  });
+  const ForwardPlan plan = forward_plan(params, machine);
+  if (!fits(params, machine, plan)) return generic::cuda::forward(params, stream);
+  return forward_by_plan(params, plan, stream);
 }
 
 int64_t backward_workspace(const ScanGradParams& params) {

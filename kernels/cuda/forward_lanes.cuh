@@ -125,13 +125,13 @@ __global__ void __launch_bounds__(Tile::kMostWarps* kWarpSize, Tile::kBlocksPerP
 }
 
 template <class T>
-Error forward_lanes(const ScanParams& params, const ForwardLaneChoice& choice, CUstream_st* stream) {
-  return with_shape(ForwardLaneShapes(), choice.shape, [&](auto chosen) {
+Error forward_lanes(const ScanParams& params, int shape, int groups, CUstream_st* stream) {
+  return with_shape(ForwardLaneShapes(), shape, [&](auto chosen) {
     using Tile = ForwardLaneTile<T, decltype(chosen)>;
-    const int channels = choice.groups * Tile::kWarpChannels;
+    const int channels = groups * Tile::kWarpChannels;
     const ForwardLaneTask task{params, blocks_of_channels(params, channels), channels};
-    return launch(forward_lanes_kernel<Tile>, params.sequences * task.blocks.count,
-                  choice.groups * Tile::kSlices * kWarpSize, Tile::bytes(params.dstate, choice.groups), stream, task);
+    return launch(forward_lanes_kernel<Tile>, params.sequences * task.blocks.count, groups * Tile::kSlices * kWarpSize,
+                  Tile::bytes(params.dstate, groups), stream, task);
   });
 }
 

@@ -2,6 +2,6 @@
 
 namespace mamba::kernels::cuda {
 
-template Error forward_lanes<Float16>(const ScanParams&, const ForwardLaneChoice&, CUstream_st*);
+template Error forward_lanes<Float16>(const ScanParams&, int, int, CUstream_st*);
 
 }  // namespace mamba::kernels::cuda

@@ -9,6 +9,7 @@
 
 #include "cuda/activation_warp.cuh"
 #include "cuda/coefficients.cuh"
+#include "cuda/lane_scan.cuh"
 #include "cuda/launch.h"
 #include "cuda/task.h"
 
@@ -52,8 +53,8 @@ __device__ __forceinline__ void meet() {
 template <class Tile>
 class LaneStates {
  public:
-  __device__ LaneStates(const ScanParams& params, const Place& block_place, int warp_first_channel, int lane)
-      : p(params),
+  __device__ LaneStates(const ForwardTask& task, int chunk, const Place& block_place, int warp_first_channel, int lane)
+      : p(task.scan),
         place(block_place),
         first_channel(warp_first_channel),
         part(lane % Tile::kLanes),
@@ -66,6 +67,7 @@ class LaneStates {
       rate[i] = index(i) < dstate ? exponent_rate(A[index(i)]) : 0.f;
       h[i] = p.initial_state && index(i) < dstate ? initial[index(i)] : 0.f;
     }
+    pass_chunks(task, chunk);
     checkpoint = p.checkpoints ? generic::checkpoint<float>(p, place.sequence, 0, part, channel()) : nullptr;
   }
 
@@ -114,6 +116,29 @@ class LaneStates {
   }
   __device__ int64_t state_row() const {
     return (place.sequence_index * p.dim + channel()) * p.dstate;
+  }
+
+  /// What the chunks before this one, whose carries are known, make of the states.
+  __device__ __forceinline__ void pass_chunks(const ForwardTask& task, int chunk) {
+    constexpr int kAtOnce = 4;  // waited for together
+    const int64_t row_of_chunks = place.sequence_index * task.chunks;
+#pragma unroll 1
+    for (int first = 0; first < chunk; first += kAtOnce) {
+      float exponent[kAtOnce], own[kAtOnce][Tile::kStates];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int states = first + j < chunk ? dstate : 0;
+        const float* from = task.chunk_states + (row_of_chunks + first + j) * p.dstate * p.dim + channel();
+        exponent[j] = states > 0 ? task.chunk_exponents[(row_of_chunks + first + j) * p.dim + channel()] : 0.f;
+#pragma unroll
+        for (int i = 0; i < Tile::kStates; ++i) own[j][i] = index(i) < states ? from[index(i) * p.dim] : 0.f;
+      }
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+#pragma unroll
+        for (int i = 0; i < Tile::kStates; ++i) h[i] = carried_over(own[j][i], h[i], rate[i] * exponent[j]);
+      }
+    }
   }
 
   __device__ __forceinline__ void four_steps(const typename Tile::Coefficients& coefficients, float* y_part, int t,
@@ -184,16 +209,17 @@ __device__ __forceinline__ void stage_tiles(const ScanParams& p, typename Tile::
 
 /// What the warps do that run the recurrence.
 template <class Tile>
-__device__ __forceinline__ void scan_tiles(const ScanParams& p, typename Tile::Shared& shared, int warp, int lane) {
+__device__ __forceinline__ void scan_tiles(const ForwardTask& task, int chunk, typename Tile::Shared& shared, int warp,
+                                           int lane) {
   const Place& place = shared.place;
-  LaneStates<Tile> states(p, place, warp * Tile::kChannels, lane);
+  LaneStates<Tile> states(task, chunk, place, warp * Tile::kChannels, lane);
   const int steps = place.steps;
   meet<Tile::kThreads>();
   for (int first = 0, buffer = 0; first < steps; first += Tile::kSteps, buffer ^= 1) {
     states.sweep(shared.coefficients.tile[buffer], shared.warp[warp].tile[buffer], steps - first);
     meet<Tile::kThreads>();
   }
-  states.save_last();
+  if (chunk == task.chunks - 1) states.save_last();
 }
 
 template <class Tile, Access access>
@@ -202,8 +228,16 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerProcessor)
   auto& shared = shared_memory<typename Tile::Shared>();
   const ScanParams& p = task.scan;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  int64_t block = blockIdx.x;
+  int chunk = 0;
+  if (task.chunks > 1) {
+    const int64_t blocks = p.sequences * task.blocks.count;
+    chunk = static_cast<int>(block / blocks);
+    block -= chunk * blocks;
+  }
   if (threadIdx.x == 0) {
-    shared.place = Place(p, task.blocks, blockIdx.x, FewDivisions());
+    shared.place = Place(p, task.blocks, block, FewDivisions());
+    if (task.chunks > 1) shared.place.enter_chunk(chunk, task.chunk_steps);
     shared.coefficients.set_sources(p, shared.place, FewDivisions());
   }
   __syncthreads();
@@ -211,19 +245,21 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerProcessor)
   if (warp < kStagingWarps) {
     stage_tiles<Tile, access>(p, shared, warp, lane);
   } else {
-    scan_tiles<Tile>(p, shared, warp - kStagingWarps, lane);
+    scan_tiles<Tile>(task, chunk, shared, warp - kStagingWarps, lane);
   }
 }
 
 template <class T>
-Error forward_registers(const ScanParams& params, int shape, CUstream_st* stream) {
+Error forward_registers(const ForwardTask& problem, int shape, CUstream_st* stream) {
   return with_shape(RegisterShapes(), shape, [&](auto chosen) {
     using Tile = RegisterTile<T, decltype(chosen)>;
     static_assert(sizeof(typename Tile::Shared) <= Tile::kSharedBytes);
-    const ForwardTask task{params, blocks_of_channels(params, Tile::kBlockChannels)};
+    ForwardTask task = problem;
+    const ScanParams& params = task.scan;
+    task.blocks = blocks_of_channels(params, Tile::kBlockChannels);
     auto launch_with = [&](auto kernel) {
-      return launch(kernel, params.sequences * task.blocks.count, Tile::kThreads, sizeof(typename Tile::Shared), stream,
-                    task);
+      return launch(kernel, params.sequences * task.blocks.count * task.chunks, Tile::kThreads,
+                    sizeof(typename Tile::Shared), stream, task);
     };
     constexpr bool few_channels = Tile::Stager::kChannels < 4;
     switch (forward_access(params, task.blocks, few_channels)) {

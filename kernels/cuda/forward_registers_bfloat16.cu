@@ -2,6 +2,6 @@
 
 namespace mamba::kernels::cuda {
 
-template Error forward_registers<BFloat16>(const ScanParams&, int, CUstream_st*);
+template Error forward_registers<BFloat16>(const ForwardTask&, int, CUstream_st*);
 
 }  // namespace mamba::kernels::cuda

@@ -36,6 +36,14 @@ struct Place {
     channels = static_cast<int>(range.end - range.begin);
     steps = static_cast<int>(sequence.steps);
   }
+  /// From a whole sequence to one of its chunks of `chunk_steps` steps, a multiple of kCheckpointSpacing.
+  __device__ void enter_chunk(int chunk, int chunk_steps) {
+    const int begin = chunk * chunk_steps, left = steps - begin, after = left > chunk_steps ? left - chunk_steps : 0;
+    steps = left - after;
+    sequence.steps = steps;
+    sequence.start += sequence.reverse ? after : begin;
+    sequence.slot += begin / kCheckpointSpacing;
+  }
 };
 
 /// An activation as a block sees it: rows are its channels, columns the steps in the order of the scan.

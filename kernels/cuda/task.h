@@ -1,7 +1,7 @@
 // What the fast kernels are launched with, and their launchers: one instantiation for each activation type.
 #pragma once
 
-#include "mamba/kernels/config_cuda_forward.h"
+#include "mamba/kernels/config_cuda_forward_plan.h"
 #include "mamba/kernels/scan.h"
 
 namespace mamba::kernels::cuda {
@@ -9,6 +9,8 @@ namespace mamba::kernels::cuda {
 struct ForwardTask {
   ScanParams scan;
   ChannelBlocks blocks;
+  int chunks = 1, chunk_steps = 0;                                  // of each sequence
+  const float *chunk_states = nullptr, *chunk_exponents = nullptr;  // of CarryTask
 };
 
 struct ForwardLaneTask {
@@ -30,29 +32,31 @@ struct BackwardTask {
   float *dD_sums = nullptr, *ddelta_bias_sums = nullptr;  // (parts, dim)
 };
 
-/// What adjoint_carry.cuh works out for every chunk but the first.
+/// What chunk_carry.cuh works out for every chunk but the last one in the direction of the carries.
 struct CarryTask {
-  ScanGradParams grad;
+  ScanParams scan;
+  Activation dout;  // for the adjoint
   ChannelBlocks blocks;
   int chunks = 1, chunk_steps = 0;
-  float* adjoints = nullptr;   // (sequences, chunks, dstate, dim)
+  float* states = nullptr;     // (sequences, chunks, dstate, dim)
   float* exponents = nullptr;  // (sequences, chunks, dim): sums of delta'
 };
 
-/// `shape` is an index in RegisterShapes.
+/// All of the task but its blocks is given. `shape` is an index in RegisterShapes.
 template <class T>
-Error forward_registers(const ScanParams& params, int shape, CUstream_st* stream);
+Error forward_registers(const ForwardTask& task, int shape, CUstream_st* stream);
 
+/// `shape` is an index in ForwardLaneShapes; `groups` of its warps make a block.
 template <class T>
-Error forward_lanes(const ScanParams& params, const ForwardLaneChoice& choice, CUstream_st* stream);
+Error forward_lanes(const ScanParams& params, int shape, int groups, CUstream_st* stream);
 
 /// `shape` is an index in BackwardShapes.
 template <class T>
 Error backward_lanes(const BackwardTask& task, int shape, CUstream_st* stream);
 
 /// All of the task but its blocks is given.
-template <class T>
-Error adjoint_carries(const CarryTask& task, CUstream_st* stream);
+template <class T, bool is_adjoint>
+Error chunk_carries(const CarryTask& task, CUstream_st* stream);
 
 /// One sum for each element of a gradient: rows of `length` elements, `pitch` apart in the partial sums, where they may
 /// lie backwards.
@@ -69,6 +73,9 @@ struct SumTask {
 };
 /// Adds the parts of each job in order.
 Error ordered_sums(const SumJob* jobs, int count, CUstream_st* stream);
+
+/// The whole forward of a problem that is_fast(), as a plan says; params.carries is its workspace.
+Error forward_by_plan(const ScanParams& params, const ForwardPlan& plan, CUstream_st* stream);
 
 /// The whole backward of a problem that is_fast(), as a plan says.
 Error backward_by_plan(const ScanGradParams& params, const BackwardPlan& plan, float* workspace, CUstream_st* stream);

@@ -18,7 +18,7 @@ struct ShapeList {
   static constexpr int kCount = sizeof...(Shapes);
 };
 
-/// The adjoint carries of chunks: 32 lanes with 8 steps each to a pair of channels, 16 states to a block.
+/// The carries of chunks: 32 lanes with 8 steps each to a pair of channels, 16 states to a block.
 struct CarryShape {
   static constexpr int kWarps = 8, kStates = 16, kBlockChannels = 2 * kWarps;
 };
@@ -74,14 +74,14 @@ inline bool is_fast(const ScanParams& p) {
 /// step of two neighbouring channels; one element.
 enum class PairAccess { kTime, kReversedTime, kChannels, kElements };
 
-/// The best of these for all activations of a problem.
-inline PairAccess pair_access(const ScanGradParams& grad, const ChannelBlocks& blocks) {
-  const ScanParams& p = grad.scan;
+/// The best of these for all these activations of a problem.
+inline PairAccess pair_access(const ScanParams& p, const ChannelBlocks& blocks,
+                              std::initializer_list<const Activation*> activations) {
   constexpr int64_t kFarthest = int64_t{1} << 31;  // strides stay within 32 bits
   const auto element_size = static_cast<uintptr_t>(p.activation_type == ScalarType::kFloat32 ? 4 : 2);
   bool along_time = !p.cu_seqlens && p.length % 4 == 0;
   bool along_channels = blocks.unit % 2 == 0 && blocks.width % 2 == 0;
-  for (const Activation* x : {&p.u, &p.delta, &p.z, &grad.dout, &grad.du, &grad.ddelta, &grad.dz}) {
+  for (const Activation* x : activations) {
     if (!x->data) continue;
     auto fits = [&](int64_t stride, int64_t other_stride, int64_t elements) {
       return stride == 1 && other_stride > -kFarthest && other_stride < kFarthest && other_stride % elements == 0 &&
@@ -93,6 +93,10 @@ inline PairAccess pair_access(const ScanGradParams& grad, const ChannelBlocks& b
   }
   if (along_time) return p.reverse ? PairAccess::kReversedTime : PairAccess::kTime;
   return along_channels ? PairAccess::kChannels : PairAccess::kElements;
+}
+inline PairAccess pair_access(const ScanGradParams& grad, const ChannelBlocks& blocks) {
+  const ScanParams& p = grad.scan;
+  return pair_access(p, blocks, {&p.u, &p.delta, &p.z, &grad.dout, &grad.du, &grad.ddelta, &grad.dz});
 }
 
 /// How the fast backward cuts up a problem, and where in its workspace the partial sums lie, in floats.
@@ -108,6 +112,14 @@ struct BackwardPlan {
 /// Rows of the gradient of B or C: one for each batch, group and state.
 inline int64_t coefficient_rows(const ScanParams& p, const Coefficient& x) {
   return p.batch * x.groups * p.dstate;
+}
+
+/// Chunks of time begin at multiples of so many steps.
+constexpr int64_t kChunkUnit = 128;
+
+/// Steps of the chunks, if there are to be so many.
+inline int64_t chunk_steps(const ScanParams& p, int64_t chunks) {
+  return ceil_div(ceil_div(p.length, chunks), kChunkUnit) * kChunkUnit;
 }
 
 /// A shape of the backward, and the steps of the chunks that a sequence is cut into; 0 for one chunk.
@@ -138,7 +150,7 @@ inline bool has_backward(const ScanParams& p, const Machine& machine) {
 }
 
 inline BackwardChoice backward_choice(const ScanParams& p, const Machine& machine) {
-  constexpr int64_t kChunkUnit = 128, kMostChunks = 64, kReserved = 1024;  // bytes that the system takes of a block
+  constexpr int64_t kMostChunks = 64, kReserved = 1024;  // bytes that the system takes of a block
   // Of blocks with many states two do not fit on a processor, unless they are narrow.
   auto fit = [&](int shape) {
     const int64_t width = shape_facts(BackwardShapes(), shape).block_channels;
@@ -149,7 +161,7 @@ inline BackwardChoice backward_choice(const ScanParams& p, const Machine& machin
   BackwardChoice best{first_shape, 0};
   for (int shape = first_shape; shape < BackwardShapes::kCount; ++shape) {
     for (int64_t chunks = 1; chunks <= kMostChunks && !(p.cu_seqlens && chunks > 1); ++chunks) {
-      const int64_t steps = ceil_div(ceil_div(p.length, chunks), kChunkUnit) * kChunkUnit;
+      const int64_t steps = chunk_steps(p, chunks);
       const BackwardChoice choice{shape, chunks > 1 && steps < p.length ? steps : 0};
       if (backward_cost(p, machine, choice) < backward_cost(p, machine, best)) best = choice;
     }

@@ -18,8 +18,8 @@ constexpr int register_plane(int channels, int steps) {
 /// has `steps` steps; `unroll` times four steps make the body of the inner loop. A block has `warps` warps that run the
 /// recurrence, and for each of them `stagers` that feed it. A step takes a block `alone` cycles where it has a
 /// processor for itself, and `together` where as many as fit share one: measured, to choose by.
-template <int lanes, int states, int steps, int warps, int stagers, int blocks_per_processor, int unroll, int alone = 1,
-          int together = 1>
+template <int lanes, int states, int steps, int warps, int stagers, int blocks_per_processor, int unroll, int alone,
+          int together>
 struct RegisterShape {
   static constexpr int kLanes = lanes, kStates = states, kSteps = steps, kWarps = warps, kStagers = stagers;
   static constexpr int kBlocksPerProcessor = blocks_per_processor, kUnroll = unroll;
@@ -33,12 +33,12 @@ struct RegisterShape {
 
 /// By dstate; those of one dstate by the channels of a block, most first.
 using RegisterShapes =
-    ShapeList<RegisterShape<2, 4, 32, 4, 2, 2, 2>,  //
+    ShapeList<RegisterShape<2, 4, 32, 4, 2, 2, 2, 91, 178>,  //
               RegisterShape<2, 8, 32, 4, 1, 2, 2, 135, 223>, RegisterShape<4, 4, 64, 5, 1, 1, 4, 106, 106>,
               RegisterShape<2, 8, 32, 2, 2, 2, 4, 105, 122>, RegisterShape<8, 2, 64, 4, 1, 2, 4, 57, 79>,  //
-              RegisterShape<4, 8, 32, 4, 1, 2, 4>,                                                         //
-              RegisterShape<8, 8, 32, 4, 1, 2, 2>,                                                         //
-              RegisterShape<16, 8, 32, 8, 1, 1, 2>, RegisterShape<16, 16, 32, 4, 1, 1, 2>>;
+              RegisterShape<4, 8, 32, 4, 1, 2, 4, 124, 224>,                                               //
+              RegisterShape<8, 8, 32, 4, 1, 2, 2, 122, 216>,                                               //
+              RegisterShape<16, 8, 32, 8, 1, 1, 2, 215, 215>, RegisterShape<16, 16, 32, 4, 1, 1, 2, 230, 230>>;
 
 /// The forward whose lanes share out time: `lanes` lanes with `lane_steps` steps each to a channel; `slices` warps take
 /// turns at the tiles of the same channels. B and C pass through shared memory `states` states at a time. A block has
@@ -82,44 +82,9 @@ constexpr int64_t register_bytes(ShapeList<Shapes...>, int shape) {
   return bytes[shape];
 }
 
-struct ForwardLaneChoice {
-  int shape, groups;  // of warps in a block
-};
-
 /// How the forward that keeps states in registers moves activations: four elements with one instruction, along the
 /// contiguous dimension, where alignment allows; else one by one, neighbours in memory by neighbouring lanes.
 enum class Access { kTimeVectors, kReversedTimeVectors, kChannelVectors, kTimeElements, kChannelElements };
-
-/// What a step of all blocks takes, in cycles of a processor: rounds in which as many blocks as fit share each
-/// processor, and what is left.
-template <class... Shapes>
-double register_cost(ShapeList<Shapes...>, const ScanParams& p, const Machine& machine, int shape) {
-  constexpr int kChannels[] = {Shapes::kBlockChannels...}, kTogether[] = {Shapes::kTogether...};
-  constexpr int kAlone[] = {Shapes::kAlone...}, kAtOnce[] = {Shapes::kBlocksPerProcessor...};
-  const int64_t blocks = p.sequences * blocks_of_channels(p, kChannels[shape]).count;
-  const int64_t rounds = blocks / (machine.processors * kAtOnce[shape]);
-  const int64_t left = ceil_div(blocks - rounds * machine.processors * kAtOnce[shape], machine.processors);
-  const double more =
-      kAtOnce[shape] > 1 ? static_cast<double>(kTogether[shape] - kAlone[shape]) / (kAtOnce[shape] - 1) : 0;
-  return static_cast<double>(rounds) * kTogether[shape] +
-         (left > 0 ? kAlone[shape] + static_cast<double>(left - 1) * more : 0);
-}
-
-/// The index in RegisterShapes: of those that hold dstate most tightly and fit into shared memory, the one that costs
-/// least; the first, if none fits.
-inline int register_shape(const ScanParams& p, const Machine& machine) {
-  int first = 0;
-  while (shape_facts(RegisterShapes(), first).dstate < p.dstate) ++first;
-  const int dstate = shape_facts(RegisterShapes(), first).dstate;
-  int best = first, shape = first;
-  double least = -1;
-  for (; shape < RegisterShapes::kCount && shape_facts(RegisterShapes(), shape).dstate == dstate; ++shape) {
-    if (register_bytes(RegisterShapes(), shape) > machine.shared_memory) continue;
-    const double cost = register_cost(RegisterShapes(), p, machine, shape);
-    if (least < 0 || cost < least) least = cost, best = shape;
-  }
-  return best;
-}
 
 /// Whether quads of elements that follow each other by `stride` may be moved as vectors: those that begin at multiples
 /// of four elements from the first of any line, `other_stride` and `batch_stride` apart. 32 lines must stay within 32
@@ -144,37 +109,6 @@ inline Access forward_access(const ScanParams& p, const ChannelBlocks& blocks, b
   if (along_time && vectors) return p.reverse ? Access::kReversedTimeVectors : Access::kTimeVectors;
   if (along_time) return Access::kTimeElements;
   return vectors ? Access::kChannelVectors : Access::kChannelElements;
-}
-
-/// Groups such that the blocks come to about one a processor, as many slices as then fit, and not more of either than
-/// shared memory holds.
-inline ForwardLaneChoice lane_choice(const ScanParams& p, const Machine& machine) {
-  constexpr int kWarpChannels = 2;
-  const int64_t wanted = ceil_div(p.sequences * p.dim, machine.processors * kWarpChannels);
-  auto fits = [&](int shape) {
-    return wanted <= most_groups(ForwardLaneShapes(), shape) &&
-           lane_bytes(ForwardLaneShapes(), shape, p.dstate, wanted) <= machine.shared_memory;
-  };
-  int shape = 0;
-  while (shape + 1 < ForwardLaneShapes::kCount && fits(shape + 1)) ++shape;
-  const int most = most_groups(ForwardLaneShapes(), shape);
-  int groups = wanted < most ? static_cast<int>(wanted) : most;
-  while (groups > 1 && lane_bytes(ForwardLaneShapes(), shape, p.dstate, groups) > machine.shared_memory) --groups;
-  return {shape, groups};
-}
-
-/// So few channels that sharing out time pays. The lengths are those at which a tile is well filled; fewer groups than
-/// four do not keep a processor busy.
-inline bool few_channels(const ScanParams& p, const Machine& machine) {
-  constexpr int64_t kChannelsPerProcessor = 14, kLeastSteps = 256, kLeastGroups = 4;
-  return p.sequences * p.dim <= kChannelsPerProcessor * machine.processors && p.length >= kLeastSteps &&
-         lane_bytes(ForwardLaneShapes(), 0, p.dstate, kLeastGroups) <= machine.shared_memory;
-}
-
-/// Whether one of the two has the shared memory that it takes.
-inline bool has_forward(const ScanParams& p, const Machine& machine) {
-  return few_channels(p, machine) ||
-         register_bytes(RegisterShapes(), register_shape(p, machine)) <= machine.shared_memory;
 }
 
 }  // namespace mamba::kernels::cuda

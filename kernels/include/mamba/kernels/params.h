@@ -54,7 +54,7 @@ struct ScanParams {
   void* last_state = nullptr;   // (sequences, dim, dstate), state type, contiguous; always given
   void* checkpoints = nullptr;  // (batch, checkpoint_slots, dstate, dim), state type, contiguous: config.h
   int64_t checkpoint_slots = 0;
-  void* carries = nullptr;  // scratch memory of the CPU's forward: scan.h
+  void* carries = nullptr;  // scratch memory of a forward that is cut along time: scan.h
 };
 
 struct ScanGradParams {

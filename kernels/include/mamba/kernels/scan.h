@@ -40,6 +40,9 @@ namespace cuda {
 /// A cudaError_t; 0 is success.
 using Error = int;
 
+/// A forward with too few channels to fill the device is cut along time. It needs `carries` of carries_size() bytes,
+/// aligned to 16; what they hold does not matter. Both calls must see the same params and the same current device.
+int64_t carries_size(const ScanParams& params);
 Error forward(const ScanParams& params, CUstream_st* stream);
 
 /// Writes whole sums where the params speak of partial ones, so that none of their first dimensions is more than 1 and

@@ -1,0 +1,8 @@
+#include "cuda/chunk_carry.cuh"
+
+namespace mamba::kernels::cuda {
+
+template Error chunk_carries<BFloat16, false>(const CarryTask&, CUstream_st*);
+template Error chunk_carries<BFloat16, true>(const CarryTask&, CUstream_st*);
+
+}  // namespace mamba::kernels::cuda
