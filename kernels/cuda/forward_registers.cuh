@@ -3,12 +3,12 @@
 // kLanes lanes share a channel, lane k holding the states k, k + kLanes, ...; a warp has 32 / kLanes channels. Warps
 // that do nothing but the recurrence are fed by others: these bring a tile of kSteps steps into shared memory (delta',
 // delta' u and u of each warp's channels, B and C for the block) and take what the lanes' states add to y out of it,
-// sum and gate it, all while the recurrence is at the tile between. Tiles are double buffered, with one barrier for
-// each.
+// sum and gate it, all while the recurrence is at the tile between. Tiles are double buffered.
 #pragma once
 
 #include "cuda/activation_warp.cuh"
 #include "cuda/coefficients.cuh"
+#include "cuda/handover.cuh"
 #include "cuda/lane_scan.cuh"
 #include "cuda/launch.h"
 #include "cuda/task.h"
@@ -33,21 +33,12 @@ struct RegisterTile : Shape {
   };
 
   struct Shared {
+    Handover ready[2], done[2];  // of each buffer: for the recurrence, and by it
     CoefficientStage<Coefficients> coefficients;
     Place place;
     Warp warp[kWarps];
   };
 };
-
-/// A barrier for kThreads threads of the block, whose warps come to it from different places of the code.
-template <int kThreads>
-__device__ __forceinline__ void meet() {
-#ifdef __CUDA_ARCH__
-  asm volatile("barrier.sync.aligned 1, %0;" ::"n"(kThreads) : "memory");
-#else
-  __syncthreads();
-#endif
-}
 
 /// The states of one lane: those of its channel whose index is `part` modulo kLanes.
 template <class Tile>
@@ -198,11 +189,12 @@ __device__ __forceinline__ void stage_tiles(const ScanParams& p, typename Tile::
     if (has_next) {
       activations.stage(buffer ^ 1, next);
       shared.coefficients.template arrive<Tile::kStagingThreads>(buffer ^ 1);
+      shared.ready[buffer ^ 1].arrive();
     }
     if (first < steps) {
       if (first >= 0) activations.fetch_gate(first);
       activations.fetch(next + kSteps);
-      meet<Tile::kThreads>();
+      if (first >= 0) shared.done[buffer].await(first / kSteps / 2);
     }
   }
 }
@@ -214,10 +206,10 @@ __device__ __forceinline__ void scan_tiles(const ForwardTask& task, int chunk, t
   const Place& place = shared.place;
   LaneStates<Tile> states(task, chunk, place, warp * Tile::kChannels, lane);
   const int steps = place.steps;
-  meet<Tile::kThreads>();
   for (int first = 0, buffer = 0; first < steps; first += Tile::kSteps, buffer ^= 1) {
+    shared.ready[buffer].await(first / Tile::kSteps / 2);
     states.sweep(shared.coefficients.tile[buffer], shared.warp[warp].tile[buffer], steps - first);
-    meet<Tile::kThreads>();
+    shared.done[buffer].arrive();
   }
   if (chunk == task.chunks - 1) states.save_last();
 }
@@ -236,6 +228,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerProcessor)
     block -= chunk * blocks;
   }
   if (threadIdx.x == 0) {
+    for (Handover& ready : shared.ready) ready.set(Tile::kStagingThreads);
+    for (Handover& done : shared.done) done.set(Tile::kWarps * kWarpSize);
     shared.place = Place(p, task.blocks, block, FewDivisions());
     if (task.chunks > 1) shared.place.enter_chunk(chunk, task.chunk_steps);
     shared.coefficients.set_sources(p, shared.place, FewDivisions());

@@ -27,7 +27,7 @@ struct RegisterShape {
   static constexpr int kAlone = alone, kTogether = together;
   /// At most, with activations of any type.
   static constexpr int64_t kSharedBytes =
-      512 + warps * (8 * (1 + lanes) * register_plane(32 / lanes, steps) + 256 / lanes + 32) +
+      544 + warps * (8 * (1 + lanes) * register_plane(32 / lanes, steps) + 256 / lanes + 32) +
       kDstate * (16 * (steps + 4) + 4 * steps);
 };
 
