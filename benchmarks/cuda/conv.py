@@ -1,14 +1,10 @@
-""
-    "Time the causal convolution beside a copy of the same bytes in the same run, and beside PyTorch's own convolution.
+"""Time the causal convolution beside a copy of the same bytes in the same run, and beside PyTorch's own convolution.
 
-    python benchmarks /
-    cuda /
-    conv.py OUT.json[TABLES.md]
+    python benchmarks/cuda/conv.py OUT.json [TABLES.md]
 
-    Needs a CUDA device,
-    triton and mamba_ops.Four taps, a bias;
-silu and initial states where a row says so.Milliseconds, medians of triton's do_bench, which flushes the L2 cache before each call. Bytes: what must be read and written once (x
-                                                              and out; the backward: x, dout and dx). The copy moves as many within tensors of its own. The step is timed in a CUDA
+Needs a CUDA device, triton and mamba_ops. Four taps, a bias; silu and initial states where a row says so. Milliseconds,
+medians of triton's do_bench, which flushes the L2 cache before each call. Bytes: what must be read and written once (x
+and out; the backward: x, dout and dx). The copy moves as many within tensors of its own. The step is timed in a CUDA
 graph, the cache warm.
 """
 
@@ -107,13 +103,11 @@ def main():
                         if packed and shape[0] > 1:
                             continue
                         rows.append(measure(shape, dtype, layout, silu, packed))
-                        print({
-k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
+                        print({k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
         for batch, dim in STEPS:
             for dtype in (torch.float32, torch.bfloat16):
                 steps.append(measure_step(batch, dim, dtype))
-                print({
-k: round(v, 3) if isinstance(v, float) else v for k, v in steps[-1].items()}, flush=True)
+                print({k: round(v, 3) if isinstance(v, float) else v for k, v in steps[-1].items()}, flush=True)
     machine = dict(gpu=torch.cuda.get_device_name(), torch=torch.__version__, library=mamba_ops.info())
     with open(sys.argv[1], "w", encoding="utf-8") as file:
         json.dump(dict(machine=machine, milliseconds=rows, step_microseconds=steps), file, indent=1, default=str)

@@ -1,17 +1,12 @@
-""
-    "Time one decoding step beside mamba_ssm's Triton kernel and a copy of the same bytes, all in one run.
+"""Time one decoding step beside mamba_ssm's Triton kernel and a copy of the same bytes, all in one run.
 
-    python benchmarks /
-    cuda /
-    decode.py OUT.json
+    python benchmarks/cuda/decode.py OUT.json
 
-        Needs a CUDA device,
-    triton, mamba_ops, and mamba_ssm.ops.triton.selective_state_update of state - spaces / mamba on the path.D, z,
-    dt_bias and softplus are on.
+Needs a CUDA device, triton, mamba_ops, and mamba_ssm.ops.triton.selective_state_update of state-spaces/mamba on the
+path. D, z, dt_bias and softplus are on.
 
-    Graph : microseconds of a call,
-    of many captured in one graph."cold" works through copies of the tensors that together are far larger than the L2
-        cache; "warm" repeats one call. The copy moves the bytes that a step reads and writes, within
+Graph: microseconds of a call, of many captured in one graph. "cold" works through copies of the tensors that together
+are far larger than the L2 cache; "warm" repeats one call. The copy moves the bytes that a step reads and writes, within
 tensors of its own, in the same cache state. Eager: microseconds between calls as the host issues them.
 """
 
@@ -25,7 +20,7 @@ import mamba_ops
 import torch
 
 L2_MULTIPLE = 4
-#batch, channels(dim, or heads and head_dim), dstate
+# batch, channels (dim, or heads and head_dim), dstate
 SHAPES = [
     (1, (1536,), 16),
     (1, (5120,), 16),
@@ -166,12 +161,10 @@ def main():
                     if slots and dtype is not half:
                         continue
                     rows.append(measure(shape, dtype, state_dtype, slots, upstream))
-                    print({
-k: round(x, 3) if isinstance(x, float) else x for k, x in rows[-1].items()}, flush=True)
+                    print({k: round(x, 3) if isinstance(x, float) else x for k, x in rows[-1].items()}, flush=True)
                     torch.cuda.empty_cache()
         eager = measure_eager(upstream)
-    print("eager, (1, 5120, 16) float32:", {
-name: round(x, 2) for name, x in eager.items()})
+    print("eager, (1, 5120, 16) float32:", {name: round(x, 2) for name, x in eager.items()})
     machine = dict(gpu=torch.cuda.get_device_name(), torch=torch.__version__, library=mamba_ops.info())
     with open(sys.argv[1], "w", encoding="utf-8") as file:
         json.dump(dict(machine=machine, microseconds=rows, eager_microseconds=eager), file, indent=1, default=str)

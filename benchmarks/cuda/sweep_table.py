@@ -2,15 +2,18 @@
 
     python benchmarks/cuda/sweep_table.py OUT.json TABLE.md
 
-Costs are nanoseconds per element (batch x dim x length x dstate). Neighbours differ in one size, by one step of the
-grid. Points under 20 microseconds are those of a launch and are not held against their neighbours.
+Costs are nanoseconds per element and state (batch x dim x length x (dstate + 3): softplus and gate count as three
+states). Neighbours differ in one size, by one step of the grid. A point falls out of line if it takes longer than three
+times what a neighbour's cost would make it, and 20 microseconds: what launches and the first tile take, however small
+the problem is.
 """
 
 import itertools
 import json
 import sys
 
-LAUNCH = 0.02  # milliseconds
+LATENCY = 0.02  # milliseconds
+GATE = 3  # states
 COLUMNS = [(dtype, what) for dtype in ("float32", "bfloat16") for what in ("forward", "backward")]
 
 
@@ -23,24 +26,27 @@ def read(path):
     return table
 
 
-def cost(size, ms):
+def work(size):
     rows, length, dstate = size
-    return 1e6 * ms / (rows * length * dstate)
+    return rows * length * (dstate + GATE)
 
 
 def outliers(table):
     axes = [sorted({size[axis] for size in table}) for axis in range(3)]
-    for size, axis in itertools.product(table, range(3)):
-        after = axes[axis].index(size[axis]) + 1
-        if after == len(axes[axis]):
+    for size, axis, by in itertools.product(table, range(3), (-1, 1)):
+        at = axes[axis].index(size[axis]) + by
+        if not 0 <= at < len(axes[axis]):
             continue
-        other = size[:axis] + (axes[axis][after],) + size[axis + 1 :]
+        other = size[:axis] + (axes[axis][at],) + size[axis + 1 :]
         for column in COLUMNS:
-            if other not in table or min(table[size][column], table[other][column]) < LAUNCH:
+            if other not in table:
                 continue
-            ratio = cost(size, table[size][column]) / cost(other, table[other][column])
-            if not 1 / 3 <= ratio <= 3:
-                yield f"{column[0]} {column[1]}: {size} costs {ratio:.2f} times {other}"
+            ms, expected = table[size][column], table[other][column] * work(size) / work(other)
+            if ms > 3 * expected + LATENCY:
+                yield (
+                    f"{column[0]} {column[1]}, {size}: {ms:.3f} ms, where the cost of {other} would make it "
+                    f"{expected:.3f}"
+                )
 
 
 def main():
@@ -48,10 +54,10 @@ def main():
     lines = ["| batch, dim | length | dstate | " + " | ".join(" ".join(column) for column in COLUMNS) + " |"]
     lines.append("|---" * (3 + len(COLUMNS)) + "|")
     for size, row in table.items():
-        cells = [f"{cost(size, row[column]):.4f}" + ("*" if row[column] < LAUNCH else "") for column in COLUMNS]
+        cells = [f"{1e6 * row[column] / work(size):.4f} ({row[column]:.3f})" for column in COLUMNS]
         lines.append(f"| {row['batch']}, {row['dim']} | {size[1]} | {size[2]} | " + " | ".join(cells) + " |")
     found = list(outliers(table))
-    lines += ["", "Nanoseconds per element. * under 20 microseconds: a launch.", ""]
+    lines += ["", "Nanoseconds per element and state, in brackets milliseconds.", ""]
     lines += (
         ["More than three times a neighbour:", ""] + [f"* {x}" for x in found]
         if found

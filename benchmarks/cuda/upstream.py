@@ -1,18 +1,12 @@
-""
-    "Time the scan beside mamba_ssm's CUDA extension in one run: forward and backward, float32 and bfloat16.
+"""Time the scan beside mamba_ssm's CUDA extension in one run: forward and backward, float32 and bfloat16.
 
-    python benchmarks /
-    cuda /
-    upstream.py OUT.json[OUT.md]
+    python benchmarks/cuda/upstream.py OUT.json [OUT.md]
 
-    Needs a CUDA device,
-    triton,
-    mamba_ops and an importable `selective_scan_cuda` (of state - spaces / mamba).Inputs : 16 states, one group, D, z,
-    delta_bias and softplus.Prints medians in milliseconds, the ratios upstream / ours,
-    times of channel - last inputs and of packed sequences(mean length 1024),
-    and the shares of two floors : the time to move every byte once at the speed of a copy,
-    and the time of the exponentials alone.Then the Python loop of
-`mamba_ops.reference`.Writes all of it with the names of the machine and the versions; OUT.md gets the table.
+Needs a CUDA device, triton, mamba_ops and an importable `selective_scan_cuda` (of state-spaces/mamba). Inputs: 16
+states, one group, D, z, delta_bias and softplus. Prints medians in milliseconds, the ratios upstream / ours, times of
+channel-last inputs and of packed sequences (mean length 1024), and the shares of two floors: the time to move every
+byte once at the speed of a copy, and the time of the exponentials alone. Then the Python loop of
+`mamba_ops.reference`. Writes all of it with the names of the machine and the versions; OUT.md gets the table.
 """
 
 import json
@@ -163,8 +157,7 @@ def main():
     for dtype in (torch.float32, torch.bfloat16):
         for shape in SHAPES:
             rows.append(measure(shape, dtype, limits))
-            print({
-name: round(x, 4) if isinstance(x, float) else x for name, x in rows[-1].items()}, flush=True)
+            print({name: round(x, 4) if isinstance(x, float) else x for name, x in rows[-1].items()}, flush=True)
             torch.cuda.empty_cache()
     loops = [python_loop(length) for length in (1024, 2048)]
     report = "\n".join(table(rows, loops))

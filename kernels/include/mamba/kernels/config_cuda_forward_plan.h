@@ -47,18 +47,19 @@ inline int64_t mean_steps(const ScanParams& p) {
   return ceil_div(p.batch * p.length, p.sequences);
 }
 
-/// What `blocks` of a shape take for a step: rounds in which as many blocks as fit share each processor, and what is
-/// left.
+/// What `blocks` of a shape take for so many steps: rounds in which as many blocks as fit share each processor, and
+/// what is left. In each round a block begins and ends.
 template <class... Shapes>
-double register_step_cost(ShapeList<Shapes...>, int64_t blocks, const Machine& machine, int shape) {
+double rounds_cost(ShapeList<Shapes...>, int64_t blocks, double steps, const Machine& machine, int shape) {
+  constexpr double kOfRound = 6000;
   constexpr int kTogether[] = {Shapes::kTogether...}, kAlone[] = {Shapes::kAlone...};
   constexpr int kAtOnce[] = {Shapes::kBlocksPerProcessor...};
   const int64_t rounds = blocks / (machine.processors * kAtOnce[shape]);
   const int64_t left = ceil_div(blocks - rounds * machine.processors * kAtOnce[shape], machine.processors);
   const double more =
       kAtOnce[shape] > 1 ? static_cast<double>(kTogether[shape] - kAlone[shape]) / (kAtOnce[shape] - 1) : 0;
-  return static_cast<double>(rounds) * kTogether[shape] +
-         (left > 0 ? kAlone[shape] + static_cast<double>(left - 1) * more : 0);
+  const double last = left > 0 ? kOfRound + steps * (kAlone[shape] + static_cast<double>(left - 1) * more) : 0;
+  return static_cast<double>(rounds) * (kOfRound + steps * kTogether[shape]) + last;
 }
 
 /// Until the last block of a sequence has been through the carries of the chunks before it, a lane state after state.
@@ -83,11 +84,11 @@ inline double carry_cost(const ScanParams& p, const Machine& machine, const Forw
 }
 
 inline double register_cost(const ScanParams& p, const Machine& machine, const ForwardPlan& plan) {
-  constexpr double kOverhead = 8000;
+  constexpr double kLaunch = 2000;
   const int64_t width = shape_facts(RegisterShapes(), plan.shape).block_channels;
   const int64_t blocks = p.sequences * plan.chunks * blocks_of_channels(p, width).count;
   const double steps = static_cast<double>(plan.chunks > 1 ? plan.chunk_steps : mean_steps(p));
-  const double scan = kOverhead + steps * register_step_cost(RegisterShapes(), blocks, machine, plan.shape);
+  const double scan = kLaunch + rounds_cost(RegisterShapes(), blocks, steps, machine, plan.shape);
   return plan.chunks > 1 ? scan + chain_cost(RegisterShapes(), plan) + carry_cost(p, machine, plan) : scan;
 }
 
@@ -136,16 +137,19 @@ inline ForwardPlan best_lane_plan(const ScanParams& p, const Machine& machine) {
   return lane_plan(shape, groups);
 }
 
-/// Softplus and gate count as three states. 16 bits take longer, and so do channels side by side.
+/// Rounds of blocks, one on each processor. The first tile waits for one state after the other. What does not depend on
+/// dstate counts as seven states. 16 bits take longer, and so do channels side by side.
 inline double lane_cost(const ScanParams& p, const Machine& machine, const ForwardPlan& plan) {
-  constexpr double kOverhead = 27000, kOfGroup[] = {0.305, 0.305, 0.46, 0.41}, kHalf = 1.15, kChannelLast = 1.35;
+  constexpr double kLaunch = 8600, kOfRound = 10000, kOfState = 650;
+  constexpr double kOfGroup[] = {0.27, 0.27, 0.38, 0.34}, kHalf = 1.15, kChannelLast = 1.35;
   constexpr int64_t kWarpChannels = 2, kTileSteps = 256;
   const int64_t blocks = p.sequences * blocks_of_channels(p, plan.groups * kWarpChannels).count;
-  const int64_t steps = ceil_div(mean_steps(p), kTileSteps) * kTileSteps;
-  const double step = kOfGroup[plan.shape] * plan.groups * static_cast<double>(p.dstate + 3);
   const double slower = (p.activation_type == ScalarType::kFloat32 ? 1 : kHalf) *
                         (p.u.dim_stride == 1 && p.u.length_stride != 1 ? kChannelLast : 1);
-  return kOverhead + static_cast<double>(ceil_div(blocks, machine.processors) * steps) * step * slower;
+  const double tile = kOfGroup[plan.shape] * plan.groups * static_cast<double>((p.dstate + 7) * kTileSteps) * slower;
+  const double alone = kOfState * static_cast<double>(p.dstate), first = alone > tile ? alone : tile;
+  const double later = static_cast<double>(ceil_div(mean_steps(p), kTileSteps) - 1) * tile;
+  return kLaunch + static_cast<double>(ceil_div(blocks, machine.processors)) * (kOfRound + first + later);
 }
 
 /// Which may not fit: then nothing does.
