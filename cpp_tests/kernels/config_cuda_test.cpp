@@ -38,8 +38,7 @@ TEST(CudaChoice, StaysWithinSharedMemory) {
           }
           if (has_backward(p, machine)) {
             const int shape = backward_choice(p, machine).shape;
-            EXPECT_LE(backward_shared_memory(shape_facts(BackwardShapes(), shape).block_channels, dstate),
-                      machine.shared_memory);
+            EXPECT_LE(backward_shared_memory(shape, dstate), machine.shared_memory);
           }
         }
       }

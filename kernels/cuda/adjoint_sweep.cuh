@@ -12,38 +12,64 @@ class AdjointSweep {
   static constexpr int K = Tile::kLaneSteps, kPair = Tile::kPair;
   using Steps = float[kPair][K];
 
-  __device__ AdjointSweep(Shared& block_shared)
+  __device__ AdjointSweep(const ScanParams& p, Shared& block_shared)
       : shared(block_shared),
+        dstate(static_cast<int>(p.dstate)),
         warp(static_cast<int>(threadIdx.x) / kWarpSize),
         lane(static_cast<int>(threadIdx.x) % Tile::kLanes),
         row(static_cast<int>(threadIdx.x) / Tile::kLanes * kPair),
         sums(block_shared.lane_sums[warp], static_cast<int>(threadIdx.x) % kWarpSize) {}
 
-  /// This pair's part of the row of a state; -1 is the spare row.
-  __device__ __forceinline__ float* rate_of(int state) const { return shared.tail()[state + 1].rate + row; }
-  __device__ __forceinline__ float* adjoint_of(int state) const { return shared.tail()[state + 1].adjoint + row; }
-  __device__ __forceinline__ float* dA_of(int state) const { return shared.tail()[state + 1].dA + row; }
+  /// This pair's part of the row of a state.
+  __device__ __forceinline__ float* rate_of(int state) const { return shared.tail()[state].rate + row; }
+  __device__ __forceinline__ float* adjoint_of(int state) const { return shared.tail()[state].adjoint + row; }
+  __device__ __forceinline__ float* dA_of(int state) const { return shared.tail()[state].dA + row; }
 
  public:
   /// Takes `states` states from `first_state` on through the tile.
   __device__ __forceinline__ void sweep(int buffer, int first_state, int states) {
-    if (is_growing) {
+    if (warp_agrees(is_growing)) {
       sweep_states<true>(buffer, first_state, states);
     } else {
       sweep_states<false>(buffer, first_state, states);
     }
   }
 
+  /// Adds up the shares of dA of `states` states, which the lanes of a pair share out, and starts them again.
+  __device__ __forceinline__ void add_up_dA(int first_state, int states) const {
+    typename Tile::Shares* shares = shared.dA_shares(dstate);
+    const int first_lane = static_cast<int>(threadIdx.x) - lane;
+#pragma unroll 4
+    for (int i = lane; i < states; i += Tile::kLanes) {
+      float2* to = reinterpret_cast<float2*>(dA_of(first_state + i));
+      float2 sum = *to;
+#pragma unroll
+      for (int k = 0; k < Tile::kLanes; ++k) {
+        const float2 share = shares[i][first_lane + (k ^ lane)];  // no two lanes at the same bank
+        sum.x += share.x, sum.y += share.y;
+      }
+      *to = sum;
+    }
+    __syncwarp();  // the shares have been read
+    clear_shares();
+  }
+  __device__ __forceinline__ void clear_shares() const {
+    typename Tile::Shares* shares = shared.dA_shares(dstate);
+    for (int i = 0; i < (Tile::keeps_shares(dstate) ? dstate : Tile::kStates); ++i) {
+      shares[i][threadIdx.x] = make_float2(0.f, 0.f);
+    }
+  }
+
  private:
   /// What goes on from state to state.
   struct Cursor {
-    float* rates;  // this pair's rate, of which the adjoint and dA are a fixed way off
-    const float *entry, *B;
-    float* sums;
-    float rate[kPair], whole[kPair], dA[kPair];  // dA: of the state before, like the sums over channels
-    Steps a;  // the decays: found by accumulate(), whose arithmetic fills the time that exponentials take
+    const float *rates, *entry, *B;
+    float *carry, *sums;
+    float2* dA_share;
+    float rate[kPair];
   };
-  static constexpr int kRow = 3 * Tile::kChannels, kAdjoint = Tile::kChannels, kdA = 2 * Tile::kChannels;
+  static constexpr int kRow = 3 * Tile::kChannels, kAdjoint = Tile::kChannels;
+  static constexpr int kToC = Tile::kStates * Tile::Coefficients::kPitch;
   static_assert(sizeof(typename Tile::StateRow) == kRow * sizeof(float));
 
   static __device__ __forceinline__ void load_row(const float* from, float (&x)[K]) {
@@ -62,83 +88,63 @@ class AdjointSweep {
   __device__ __forceinline__ void sweep_states(int buffer, int first_state, int states) {
     Cursor at;
     at.rates = rate_of(first_state);
+    at.carry = adjoint_of(first_state);
     at.entry = &shared.entry[buffer][0][row];
     at.B = &shared.coefficients.tile[buffer].B[0][Tile::Coefficients::column(lane * K)];
     at.sums = &shared.warp_sums[warp][0][0];
-    at.dA[0] = at.dA[1] = 0;
+    at.dA_share = &shared.dA_shares(dstate)[Tile::keeps_shares(dstate) ? first_state : 0][threadIdx.x];
     load_pair(at.rates, at.rate);
-    find_decays(at);
-    int i = 0;
-    if constexpr (!growing) {
 #pragma unroll 1
-      for (; i + 2 <= states; i += 2) {
-        take_state<growing>(at, 0);
-        take_state<growing>(at, 1);
-      }
-    }
-#pragma unroll 1
-    for (; i < states; ++i) take_state<growing>(at, i & 1);
+    for (int i = 0; i < states; ++i) take_state<growing>(at);
     __syncwarp();
-    sums.begin_get((states & 1) ^ 1);
-    add_dA(at.rates - kRow + kdA, at.dA);
+    sums.begin_get();
+    if (!Tile::keeps_shares(dstate)) add_up_dA(first_state, states);
     sums.end_get(at.sums);
   }
 
-  /// `parity`: of the state, counted from the stage's first.
   template <bool growing>
-  __device__ __forceinline__ void take_state(Cursor& at, int parity) {
-    constexpr int kToC = Tile::kStates * Tile::Coefficients::kPitch;
-    float B[K], C[K], entry[kPair], carry[kPair];
+  __device__ __forceinline__ void take_state(Cursor& at) {
+    const float rate[kPair] = {at.rate[0], at.rate[1]};
+    float entry[kPair], carry[kPair], B[K], C[K];
+    load_pair(at.entry, entry);
+    load_pair(at.carry, carry);
     load_row(at.B + kToC, C);
     load_row(at.B, B);
-    load_pair(at.entry, entry);
-    load_pair(at.rates + kAdjoint, carry);
     __syncwarp();
-    sums.begin_get(parity ^ 1);
-    add_dA(at.rates - kRow + kdA, at.dA);
+    sums.begin_get();
 
-    Steps b, cdy;
-    float before[kPair], after[kPair], dB[K], dC[K], h[kPair], r[kPair];
-    const float rate[kPair] = {at.rate[0], at.rate[1]}, whole[kPair] = {at.whole[0], at.whole[1]};
+    Steps a, b, cdy;
+    float whole[kPair], before[kPair], after[kPair], h[kPair], r[kPair];
 #pragma unroll
-    for (int c = 0; c < kPair; ++c) {
+    for (int c = 0; c < kPair; ++c) whole[c] = exp2_approximate(total[c] * rate[c]);
 #pragma unroll
-      for (int k = 0; k < K; ++k) {
+    for (int k = 0; k < K; ++k) {
+#pragma unroll
+      for (int c = 0; c < kPair; ++c) {
+        a[c][k] = exp2_approximate(step[c][k] * rate[c]);
         b[c][k] = input[c][k] * B[k];
         cdy[c][k] = dy[c][k] * C[k];
         keep(b[c][k]);
         keep(cdy[c][k]);
       }
     }
-    load_pair(at.rates + kRow, at.rate);
-    if constexpr (!growing) run_both(at.a, b, cdy, h, r);
     if constexpr (growing) {
-      chain_both(at.a, b, cdy, entry, carry, before, after, h, r);
+      chain_both(a, b, cdy, entry, carry, before, after, h, r);
     } else {
+      run_both(a, b, cdy, h, r);
       scan_both(whole, entry, carry, before, after, h, r);
     }
-    if (lane == 0) *reinterpret_cast<float2*>(at.rates + kAdjoint) = make_float2(r[0], r[1]);
+    if (lane == 0) *reinterpret_cast<float2*>(at.carry) = make_float2(r[0], r[1]);
     sums.end_get(at.sums);
-    accumulate(at, b, cdy, B, C, rate, before, after, dB, dC);
-    sums.put(parity, dB, dC);
+    accumulate(a, b, cdy, B, C, rate, before, after, *at.dA_share);
+    sums.turn();
     at.rates += kRow;
+    load_pair(at.rates, at.rate);  // early: a state begins with its exponentials
+    at.carry += kRow;
     at.entry += Tile::kChannels;
     at.B += Tile::Coefficients::kPitch;
     at.sums += Tile::Sums::kFloats;
-  }
-
-  __device__ __forceinline__ void add_dA(float* row, const float (&dA)[kPair]) const {
-    const float sum = sum_lanes_of_two<Tile::kLanes>(dA[0], dA[1], lane & 1);
-    if (lane < 2) row[lane] += sum;
-  }
-
-  __device__ __forceinline__ void find_decays(Cursor& at) const {
-#pragma unroll
-    for (int c = 0; c < kPair; ++c) {
-#pragma unroll
-      for (int k = 0; k < K; ++k) at.a[c][k] = exp2_approximate(step[c][k] * at.rate[c]);
-      at.whole[c] = exp2_approximate(total[c] * at.rate[c]);
-    }
+    at.dA_share += Tile::kThreads;
   }
 
   static __device__ __forceinline__ float run(const float (&a)[K], const float (&b)[K], float h) {
@@ -212,45 +218,45 @@ class AdjointSweep {
     }
   }
 
-  /// Runs both recurrences again, now with what came before and after, and adds up all that depends on them.
-  /// Leaves the decays of the next state, whose rates are known already.
-  __device__ __forceinline__ void accumulate(Cursor& at, const Steps& b, const Steps& cdy, const float (&B)[K],
+  /// Runs both recurrences again, now with what came before and after, and adds up or hands on all that depends on
+  /// them. The state is a sum, not fused, of the product that the adjoint needs as well.
+  __device__ __forceinline__ void accumulate(const Steps& a, const Steps& b, const Steps& cdy, const float (&B)[K],
                                              const float (&C)[K], const float (&rate)[kPair],
-                                             const float (&before)[kPair], const float (&after)[kPair], float (&dB)[K],
-                                             float (&dC)[K]) {
-    float decayed[kPair][K];  // a_t h_{t-1}
-#pragma unroll
-    for (int c = 0; c < kPair; ++c) at.dA[c] = 0;
+                                             const float (&before)[kPair], const float (&after)[kPair],
+                                             float2& dA_share) {
+    float decayed[kPair][K], sum[K];  // decayed: a_t h_{t-1}; sum: over the pair, of dC, then of dB
     float h[kPair] = {before[0], before[1]}, g[kPair] = {cdy[0][K - 1] + after[0], cdy[1][K - 1] + after[1]};
 #pragma unroll
     for (int k = 0; k < K; ++k) {
 #pragma unroll
       for (int c = 0; c < kPair; ++c) {
-        decayed[c][k] = at.a[c][k] * h[c];
-        h[c] = fmaf(at.a[c][k], h[c], b[c][k]);
+        decayed[c][k] = a[c][k] * h[c];
+        h[c] = __fadd_rn(decayed[c][k], b[c][k]);
         y[c][k] = fmaf(C[k], h[c], y[c][k]);
-        dC[k] = c == 0 ? dy[c][k] * h[c] : fmaf(dy[c][k], h[c], dC[k]);
+        sum[k] = c == 0 ? dy[c][k] * h[c] : fmaf(dy[c][k], h[c], sum[k]);
       }
+      if (k % 4 == 3) sums.put(2 + k / 4, {sum[k - 3], sum[k - 2], sum[k - 1], sum[k]});
     }
+    float dA[kPair] = {dA_share.x, dA_share.y};
 #pragma unroll
     for (int k = K - 1; k >= 0; --k) {
 #pragma unroll
       for (int c = 0; c < kPair; ++c) {
         const float q = g[c] * decayed[c][k];
-        dexponent[c][k] = fmaf(rate[c], q, dexponent[c][k]);
-        at.dA[c] = fmaf(step[c][k], q, at.dA[c]);
         dinput[c][k] = fmaf(g[c], B[k], dinput[c][k]);
-        dB[k] = c == 0 ? g[c] * input[c][k] : fmaf(g[c], input[c][k], dB[k]);
-        if (k > 0) g[c] = fmaf(at.a[c][k], g[c], cdy[c][k - 1]);
-        at.a[c][k] = exp2_approximate(step[c][k] * at.rate[c]);
+        sum[k] = c == 0 ? g[c] * input[c][k] : fmaf(g[c], input[c][k], sum[k]);
+        dexponent[c][k] = fmaf(rate[c], q, dexponent[c][k]);
+        dA[c] = fmaf(step[c][k], q, dA[c]);
+        if (k > 0) g[c] = fmaf(a[c][k], g[c], cdy[c][k - 1]);
       }
+      if (k % 4 == 0) sums.put(k / 4, {sum[k], sum[k + 1], sum[k + 2], sum[k + 3]});
     }
-#pragma unroll
-    for (int c = 0; c < kPair; ++c) at.whole[c] = exp2_approximate(total[c] * at.rate[c]);
+    dA_share = make_float2(dA[0], dA[1]);
   }
 
  protected:
   Shared& shared;
+  const int dstate;
   const int warp, lane, row;  // row: the pair's first channel within the block
   LaneSums<Tile::kLanes> sums;
   bool is_growing;

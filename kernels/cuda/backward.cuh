@@ -62,18 +62,22 @@ __device__ __forceinline__ void store_coefficient_sums(const typename Tile::Shar
   const int first = static_cast<int>(threadIdx.x) / kPerState, r = static_cast<int>(threadIdx.x) % kPerState;
   const int quad = r / Tile::kLanes, step = first_step + r % Tile::kLanes * Tile::kLaneSteps + quad % 2 * 4;
   const CoefficientSums to = quad < 2 ? shared.dB : shared.dC;
-  if (!to.origin) return;
+  float4 sums[Tile::kStates / kAtOnce];
 #pragma unroll
-  for (int i = 0; i < Tile::kStates; i += kAtOnce) {
-    const int state = first + i;
-    if (state >= states) continue;
-    float4 sum = load_float4(&shared.warp_sums[0][state + 1][4 * r]);
+  for (int i = 0; i < Tile::kStates / kAtOnce; ++i) {
+    const int slot = first + i * kAtOnce + 1;
+    sums[i] = load_float4(&shared.warp_sums[0][slot][4 * r]);
 #pragma unroll
     for (int warp = 1; warp < Tile::kWarps; ++warp) {
-      const float4 x = load_float4(&shared.warp_sums[warp][state + 1][4 * r]);
-      sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+      const float4 x = load_float4(&shared.warp_sums[warp][slot][4 * r]);
+      sums[i].x += x.x, sums[i].y += x.y, sums[i].z += x.z, sums[i].w += x.w;
     }
-    to.store(first_state + state, step, sum, shared.place.steps - step);
+  }
+  if (!to.origin) return;
+#pragma unroll
+  for (int i = 0; i < Tile::kStates / kAtOnce; ++i) {
+    const int state = first + i * kAtOnce;
+    if (state < states) to.store(first_state + state, step, sums[i], shared.place.steps - step);
   }
 }
 
@@ -82,8 +86,9 @@ template <class Tile>
 __device__ __forceinline__ void backward_chunk(const BackwardTask& task, int chunk, typename Tile::Shared& shared,
                                                AdjointLane<Tile>& lane) {
   const ScanParams& p = task.grad.scan;
-  const int dstate = static_cast<int>(p.dstate), begin = chunk * task.chunk_steps, left = shared.place.steps - begin;
-  if (left <= 0 && chunk > 0) return;
+  const int dstate = static_cast<int>(p.dstate), begin = chunk * task.chunk_steps;
+  const int left = shared.place.steps - begin;
+  if (warp_agrees(left <= 0 && chunk > 0)) return;
   const int steps = task.chunks > 1 && left > task.chunk_steps ? task.chunk_steps : left;
   const bool has_sums = task.dB_sums || task.dC_sums;
   auto fetch = [&](int buffer, int first_state, int first) {
@@ -93,13 +98,15 @@ __device__ __forceinline__ void backward_chunk(const BackwardTask& task, int chu
   };
   int buffer = 0, first = begin + (steps - 1) / Tile::kSteps * Tile::kSteps;
   if (steps > 0) {
-    lane.fetch(first);
+    if (!Tile::kLoadsLate) lane.fetch(first);
     fetch(0, 0, first);
   }
   lane.begin_sequence(task, chunk);
 #pragma unroll 1
-  for (int tiles = (steps + Tile::kSteps - 1) / Tile::kSteps; tiles > 0; --tiles, first -= Tile::kSteps) {
+  for (int tiles = (steps + Tile::kSteps - 1) / Tile::kSteps; warp_agrees(tiles > 0); --tiles, first -= Tile::kSteps) {
+    if (Tile::kLoadsLate) lane.fetch(first);
     lane.begin_tile(first);
+    if (Tile::kLoadsLate && tiles > 1) lane.prefetch(first - Tile::kSteps);
     int n = 0, states = 0;
 #pragma unroll 1
     while (true) {
@@ -119,7 +126,7 @@ __device__ __forceinline__ void backward_chunk(const BackwardTask& task, int chu
       if (is_last) break;
       n += Tile::kStates;
     }
-    if (tiles > 1) lane.fetch(first - Tile::kSteps);
+    if (!Tile::kLoadsLate && tiles > 1) lane.fetch(first - Tile::kSteps);
     if (has_sums) {
       __syncthreads();  // the sums of all warps are there
       store_coefficient_sums<Tile>(shared, n, states, first);
@@ -163,7 +170,9 @@ Error backward_lanes(const BackwardTask& task, int shape, CUstream_st* stream) {
   return with_shape(BackwardShapes(), shape, [&](auto chosen) {
     return with_pair_access(pair_access(task.grad, task.blocks), [&](auto access) {
       using Tile = BackwardTile<T, decltype(chosen), decltype(access)::value>;
-      static_assert(Tile::shared_bytes(16) <= backward_shared_memory(Tile::kChannels, 16));
+      constexpr int kShape = shape_index<decltype(chosen)>(BackwardShapes());
+      static_assert(Tile::shared_bytes(16) <= backward_shared_memory(kShape, 16) &&
+                    Tile::shared_bytes(256) <= backward_shared_memory(kShape, 256));
       return launch(backward_kernel<Tile>, task.parts * task.blocks.count, Tile::kThreads,
                     Tile::shared_bytes(task.grad.scan.dstate), stream, task);
     });

@@ -10,7 +10,8 @@ template <class Tile>
 class AdjointLane : public AdjointSweep<Tile> {
   using T = typename Tile::T;
   using Sweep = AdjointSweep<Tile>;
-  using Sweep::dexponent, Sweep::total, Sweep::is_growing, Sweep::rate_of, Sweep::adjoint_of, Sweep::dA_of;
+  using Sweep::dexponent, Sweep::total, Sweep::is_growing, Sweep::dstate, Sweep::clear_shares, Sweep::add_up_dA,
+      Sweep::rate_of, Sweep::adjoint_of, Sweep::dA_of;
   using Sweep::K, Sweep::kPair;
   using Sweep::shared, Sweep::lane, Sweep::row, Sweep::step, Sweep::input, Sweep::dy, Sweep::y, Sweep::dinput;
   using typename Sweep::Shared, typename Sweep::Steps;
@@ -18,7 +19,7 @@ class AdjointLane : public AdjointSweep<Tile> {
 
  public:
   __device__ AdjointLane(const ScanGradParams& params, const Range& block_channels, Shared& block_shared)
-      : Sweep(block_shared),
+      : Sweep(params.scan, block_shared),
         grad(params),
         p(params.scan),
         thread(static_cast<int>(threadIdx.x)),
@@ -47,6 +48,7 @@ class AdjointLane : public AdjointSweep<Tile> {
         shared.skip[row + c] = p.D && c < channels ? static_cast<const float*>(p.D)[channel + c] : 0.f;
       }
     }
+    clear_shares();
     shared.channel_sums[thread] = make_float4(0.f, 0.f, 0.f, 0.f);
     may_grow = __any_sync(kWholeWarp, grows);
   }
@@ -80,13 +82,26 @@ class AdjointLane : public AdjointSweep<Tile> {
     }
   }
 
-  /// Starts to load a tile's activations, and to bring those of the tile before it nearer.
+  /// Starts to load a tile's activations.
   __device__ __forceinline__ void fetch(int first_step) {
     const int begin = first_step + lane * K, left = shared.place.steps - begin;
     if (channels >= kPair && left >= K) {
       fetch_as<true>(begin, left);
     } else {
       fetch_as<false>(begin, left);
+    }
+  }
+
+  /// Brings a tile's activations nearer.
+  __device__ __forceinline__ void prefetch(int first_step) const {
+    if constexpr (Plane::kAlongTime) {
+      if (channels < kPair) return;
+      for (const Plane* plane : {&shared.delta, &shared.u, &shared.dout, &shared.z}) {
+        if (!plane->origin) continue;
+        const T* from = plane->at(row, first_step + lane * K + (Plane::kIsReversed ? K - 1 : 0));
+        prefetch_to_l2(from);
+        prefetch_to_l2(from + plane->channel_stride);
+      }
     }
   }
 
@@ -135,50 +150,53 @@ class AdjointLane : public AdjointSweep<Tile> {
     }
   }
 
-  /// Writes the tile's gradients.
+  /// Writes the tile's gradients, each as soon as it is known: stores take a while to leave.
   __device__ __forceinline__ void end_tile(int first_step) {
     const int begin = first_step + lane * K, left = shared.place.steps - begin;
-    float dD[kPair], ddelta_bias[kPair];
-    // In place: dinput becomes du, dexponent ddelta, y dz.
+    const Plane du = shared.du, ddelta = shared.ddelta, dz = shared.dz;  // one wait for all
+    const float skip[kPair] = {shared.skip[row], shared.skip[row + 1]};
+    float dD[kPair] = {0.f, 0.f}, ddelta_bias[kPair] = {0.f, 0.f};
+    Steps u;
+    // In place: y becomes dz, dexponent ddelta, dinput du.
 #pragma unroll
     for (int c = 0; c < kPair; ++c) {
-      const float skip = shared.skip[row + c];
-      float u[K], slope[K], gate[K];
-      unpack(shared.u_kept[c], u);
-      unpack(shared.slope_kept[c], slope);
+      float gate[K];
+      unpack(shared.u_kept[c], u[c]);
       unpack(shared.gate_kept[c], gate);
-      dD[c] = ddelta_bias[c] = 0;
 #pragma unroll
       for (int k = 0; k < K; ++k) {
-        dexponent[c][k] = fmaf(u[k], dinput[c][k], kLn2 * dexponent[c][k]) * slope[k];
-        dinput[c][k] = fmaf(step[c][k], dinput[c][k], skip * dy[c][k]);
-        y[c][k] = gate[k] * fmaf(skip, u[k], y[c][k]);
-        dD[c] = fmaf(dy[c][k], u[k], dD[c]);
+        y[c][k] = gate[k] * fmaf(skip[c], u[c][k], y[c][k]);
+        dD[c] = fmaf(dy[c][k], u[c][k], dD[c]);
       }
     }
-    if (left < K) {
+    store(dz, begin, left, y);
 #pragma unroll
-      for (int c = 0; c < kPair; ++c) {
+    for (int c = 0; c < kPair; ++c) {
+      float slope[K];
+      unpack(shared.slope_kept[c], slope);
 #pragma unroll
-        for (int k = 0; k < K; ++k) dexponent[c][k] = k < left ? dexponent[c][k] : 0.f;
+      for (int k = 0; k < K; ++k) {
+        dexponent[c][k] = fmaf(u[c][k], dinput[c][k], kLn2 * dexponent[c][k]) * slope[k];
+        if (k >= left) dexponent[c][k] = 0;
+        ddelta_bias[c] += dexponent[c][k];
       }
     }
+    store(ddelta, begin, left, dexponent);
 #pragma unroll
     for (int c = 0; c < kPair; ++c) {
 #pragma unroll
-      for (int k = 0; k < K; ++k) ddelta_bias[c] += dexponent[c][k];
+      for (int k = 0; k < K; ++k) dinput[c][k] = fmaf(step[c][k], dinput[c][k], skip[c] * dy[c][k]);
     }
+    store(du, begin, left, dinput);
     float4& sums = shared.channel_sums[thread];
     const float4 before = sums;
     sums = make_float4(before.x + dD[0], before.y + dD[1], before.z + ddelta_bias[0], before.w + ddelta_bias[1]);
-    store(shared.du, begin, left, dinput);
-    store(shared.ddelta, begin, left, dexponent);
-    store(shared.dz, begin, left, y);
   }
 
   /// Sums over this block's sequences.
   __device__ __forceinline__ void store_channel_sums(const BackwardTask& task, int64_t part) {
     __syncwarp();
+    if (Tile::keeps_shares(dstate)) add_up_dA(0, dstate);
     const float4 of_thread = shared.channel_sums[thread];
     const float sums[kPair][2] = {{of_thread.x, of_thread.z}, {of_thread.y, of_thread.w}};
 #pragma unroll
@@ -203,22 +221,16 @@ class AdjointLane : public AdjointSweep<Tile> {
 
   template <bool is_whole>
   __device__ __forceinline__ void fetch_as(int begin, int left) {
-    fetch_one<is_whole, false>(raw_delta, shared.delta, begin, left);
-    fetch_one<is_whole, false>(raw_u, shared.u, begin, left);
-    fetch_one<is_whole, true>(raw_dout, shared.dout, begin, left);
-    fetch_one<is_whole, true>(raw_z, shared.z, begin, left);
+    const Plane delta = shared.delta, u = shared.u, dout = shared.dout, z = shared.z;  // one wait for all
+    fetch_one<is_whole>(raw_delta, delta, begin, left);
+    fetch_one<is_whole>(raw_u, u, begin, left);
+    dout.origin ? fetch_one<is_whole>(raw_dout, dout, begin, left) : raw_dout.clear();
+    z.origin ? fetch_one<is_whole>(raw_z, z, begin, left) : raw_z.clear();
   }
-  template <bool is_whole, bool is_optional>
-  __device__ __forceinline__ void fetch_one(Raw& raw, const Plane& shared_plane, int begin, int left) {
-    const Plane plane = shared_plane;
-    if (is_optional && !plane.origin) return raw.clear();
+  template <bool is_whole>
+  __device__ __forceinline__ void fetch_one(Raw& raw, const Plane& plane, int begin, int left) const {
     const T* from = plane.at(row, begin);
     raw.template load<is_whole>(plane, from, channels, left);
-    if (Plane::kAlongTime && is_whole && begin >= Tile::kSteps) {
-      const T* earlier = Plane::kIsReversed ? from + Tile::kSteps - K + 1 : from - Tile::kSteps;
-      prefetch_to_l2(earlier);
-      prefetch_to_l2(earlier + plane.channel_stride);
-    }
   }
 
   /// The steps' delta', with its slope, and the gradients of y and, apart from a factor y, of z.
@@ -244,8 +256,8 @@ class AdjointLane : public AdjointSweep<Tile> {
     }
   }
 
-  __device__ __forceinline__ void store(const Plane& shared_plane, int begin, int left, const Steps& x) const {
-    const Plane plane = shared_plane;
+  __device__ __forceinline__ void store(const Plane& plane, int begin, int left, const Steps& x) const {
+    __builtin_assume(__isGlobal(plane.origin));
     if (plane.origin) Raw::store(plane, plane.at(row, begin), channels, left, x);
   }
 

@@ -29,6 +29,7 @@ struct CoefficientSums {
   /// Four steps of which `left` or more exist. Dense sums are in the order of the scan, and the rows' padding takes
   /// what a last quad has too much; packed ones are in the order of memory.
   __device__ __forceinline__ void store(int state, int step, const float4& x, int left) const {
+    __builtin_assume(__isGlobal(origin));
     float* row = origin + int64_t{state} * pitch;
     if (!is_packed) {
       if (left > 0) *reinterpret_cast<float4*>(row + step) = x;
@@ -63,15 +64,16 @@ class LaneSums {
   __device__ LaneSums(Shared& warp_shared, int lane) : shared(&warp_shared.buffer[0][0][0]) {
     put_at = 4 * lane;
     sums_at = lane * kWidth;
-    get_at = sums_at / (4 * kLanes) * kPitch + sums_at % (4 * kLanes);
+    get_at = kBuffer + sums_at / (4 * kLanes) * kPitch + sums_at % (4 * kLanes);
+    to_other = kBuffer;
     keep(put_at);
     keep(get_at);
     keep(sums_at);
   }
 
-  /// After a warp barrier: reads what put() wrote for the state before, if `parity` is that of its put().
-  __device__ __forceinline__ void begin_get(int parity) {
-    const float* from = shared + parity * kBuffer + get_at;
+  /// After a warp barrier: reads what put() wrote for the state before.
+  __device__ __forceinline__ void begin_get() {
+    const float* from = shared + get_at;
 #pragma unroll
     for (int m = 0; m < kVectors; ++m) {
 #pragma unroll
@@ -90,12 +92,15 @@ class LaneSums {
       *reinterpret_cast<Vector*>(sums + sums_at + m * kWarpSize * kWidth) = sum;
     }
   }
-  __device__ __forceinline__ void put(int parity, const float (&dB)[8], const float (&dC)[8]) {
-    float* to = shared + parity * kBuffer + put_at;
-    store_float4(to, {dB[0], dB[1], dB[2], dB[3]});
-    store_float4(to + kPitch, {dB[4], dB[5], dB[6], dB[7]});
-    store_float4(to + 2 * kPitch, {dC[0], dC[1], dC[2], dC[3]});
-    store_float4(to + 3 * kPitch, {dC[4], dC[5], dC[6], dC[7]});
+  /// One of the four quads of a state.
+  __device__ __forceinline__ void put(int quad, const float (&x)[4]) {
+    store_float4(shared + put_at + quad * kPitch, x);
+  }
+  /// After the last quad of a state: on to the other buffer.
+  __device__ __forceinline__ void turn() {
+    put_at += to_other;
+    get_at -= to_other;
+    to_other = -to_other;
   }
 
  private:
@@ -113,18 +118,8 @@ class LaneSums {
   static constexpr int kQuadsApart = kWarpSize * kWidth / (4 * kLanes);  // of a thread's vectors
 
   float* shared;
-  int put_at, get_at, sums_at;
+  int put_at, get_at, sums_at, to_other;
   Vector parts[kVectors][kChannelLanes];
 };
-
-/// The sums of two values over kLanes neighbouring lanes: of `x` in even lanes, of `y` in odd ones.
-template <int kLanes>
-__device__ __forceinline__ float sum_lanes_of_two(float x, float y, bool is_odd) {
-  float sum = is_odd ? y : x;
-  sum += __shfl_xor_sync(kWholeWarp, is_odd ? x : y, 1, kLanes);
-#pragma unroll
-  for (int by = 2; by < kLanes; by *= 2) sum += __shfl_xor_sync(kWholeWarp, sum, by, kLanes);
-  return sum;
-}
 
 }  // namespace mamba::kernels::cuda

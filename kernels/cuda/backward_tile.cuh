@@ -8,6 +8,12 @@
 
 namespace mamba::kernels::cuda {
 
+/// A condition that is the same in all lanes of a warp, and which the compiler then knows to be: where branches depend
+/// on others, shuffles and warp barriers are preceded by a test, which ends the code that can be put in the best order.
+__device__ __forceinline__ bool warp_agrees(bool condition) {
+  return __any_sync(kWholeWarp, condition);
+}
+
 template <class T_, class Shape, PairAccess access>
 struct BackwardTile : Shape {
   using T = T_;
@@ -17,6 +23,9 @@ struct BackwardTile : Shape {
   static constexpr int kThreads = kWarps * kWarpSize, kWarpChannels = kPair * kWarpSize / kLanes;
   static constexpr int kChannels = kWarps * kWarpChannels, kSteps = kLanes * kLaneSteps;
   static_assert(kChannels == Shape::kBlockChannels && kSteps % kCheckpointSpacing == 0);
+  static_assert(kStates % 4 == 0);  // where states are contiguous, quads of B and C begin at multiples of four
+  /// Whether activations are loaded when a tile begins, prefetched one tile earlier, or while the tile before ends.
+  static constexpr bool kLoadsLate = kLanes == 4;
   using Coefficients = CoefficientTile<T, kStates, kSteps, true>;
   using Sums = LaneSums<kLanes>;
   using Plane = PairPlane<T, access>;
@@ -27,6 +36,10 @@ struct BackwardTile : Shape {
     float adjoint[kChannels];  // before the steps that were taken last
     float dA[kChannels];
   };
+
+  /// Each thread's share of dA of its pair, for the states of a stage, or for all where there are few.
+  using Shares = float2[kThreads];
+  static constexpr __host__ __device__ bool keeps_shares(int64_t dstate) { return dstate <= kFewStates; }
 
   struct Shared {
     CoefficientStage<Coefficients> coefficients;
@@ -44,8 +57,9 @@ struct BackwardTile : Shape {
     // What a thread needs again at the end of a tile: by channel and quad of steps.
     float4 u_kept[kPair][2][kThreads], slope_kept[kPair][2][kThreads], gate_kept[kPair][2][kThreads];
 
-    /// Behind the rest: a spare row, one for each state, and another spare one.
+    /// Behind the rest: a row for each state, and a spare one, which is read ahead; then the shares of dA.
     __device__ StateRow* tail() { return reinterpret_cast<StateRow*>(this + 1); }
+    __device__ Shares* dA_shares(int64_t dstate) { return reinterpret_cast<Shares*>(tail() + dstate + 1); }
 
     /// By one warp, before a barrier.
     __device__ void set_planes(const ScanGradParams& grad) {
@@ -60,7 +74,8 @@ struct BackwardTile : Shape {
     }
   };
   static constexpr size_t shared_bytes(int64_t dstate) {
-    return sizeof(Shared) + static_cast<size_t>(dstate + 2) * sizeof(StateRow);
+    return sizeof(Shared) + static_cast<size_t>(dstate + 1) * sizeof(StateRow) +
+           static_cast<size_t>(keeps_shares(dstate) ? kFewStates : kStates) * sizeof(Shares);
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <type_traits>
 
 #include "mamba/kernels/config.h"
 
@@ -34,20 +35,33 @@ struct BackwardShape {
 /// The widest blocks first.
 using BackwardShapes = ShapeList<BackwardShape<4, 16, 4, 2>, BackwardShape<8, 8, 4, 2>, BackwardShape<16, 4, 4, 2>>;
 
-/// Shared memory that a block of the backward takes at most, in bytes, given its channels.
-constexpr int64_t backward_shared_memory(int64_t block_channels, int64_t dstate) {
-  return (block_channels > 32 ? 83456 : 78080) + 12 * block_channels * (dstate + 2);
-}
-
 /// What the choice of a shape looks at.
 struct ShapeFacts {
   int dstate, block_channels, blocks_per_processor;
 };
 
+/// The index of a shape.
+template <class Shape, class... Shapes>
+constexpr int shape_index(ShapeList<Shapes...>) {
+  int index = 0, at = 0;
+  ((index = std::is_same_v<Shape, Shapes> ? at : index, ++at), ...);
+  return index;
+}
+
 template <class... Shapes>
 constexpr ShapeFacts shape_facts(ShapeList<Shapes...>, int shape) {
   constexpr ShapeFacts facts[] = {{Shapes::kDstate, Shapes::kBlockChannels, Shapes::kBlocksPerProcessor}...};
   return facts[shape];
+}
+
+/// The backward adds up dA over the lanes of a channel at the end if there are no more states, else in every tile.
+constexpr int kFewStates = 16;
+
+/// Shared memory that a block of the backward takes at most, in bytes.
+constexpr int64_t backward_shared_memory(int shape, int64_t dstate) {
+  constexpr int64_t kFixed[] = {83328, 77696, 77952}, kStates[] = {16, 8, 4};
+  const int64_t shares = dstate > kFewStates ? kStates[shape] : kFewStates;
+  return kFixed[shape] + 12 * shape_facts(BackwardShapes(), shape).block_channels * (dstate + 1) + 1024 * shares;
 }
 
 /// Blocks of at most `width` neighbouring channels, none of which straddles a group of B or C.
@@ -145,16 +159,14 @@ inline double backward_cost(const ScanParams& p, const Machine& machine, const B
 
 /// Whether the fast backward has the shared memory that its narrowest blocks take.
 inline bool has_backward(const ScanParams& p, const Machine& machine) {
-  const ShapeFacts narrowest = shape_facts(BackwardShapes(), BackwardShapes::kCount - 1);
-  return backward_shared_memory(narrowest.block_channels, p.dstate) <= machine.shared_memory;
+  return backward_shared_memory(BackwardShapes::kCount - 1, p.dstate) <= machine.shared_memory;
 }
 
 inline BackwardChoice backward_choice(const ScanParams& p, const Machine& machine) {
   constexpr int64_t kMostChunks = 64, kReserved = 1024;  // bytes that the system takes of a block
   // Of blocks with many states two do not fit on a processor, unless they are narrow.
   auto fit = [&](int shape) {
-    const int64_t width = shape_facts(BackwardShapes(), shape).block_channels;
-    return 2 * (backward_shared_memory(width, p.dstate) + kReserved) <= machine.shared_memory + kReserved;
+    return 2 * (backward_shared_memory(shape, p.dstate) + kReserved) <= machine.shared_memory + kReserved;
   };
   int first_shape = 0;
   while (first_shape + 1 < BackwardShapes::kCount && !fit(first_shape)) ++first_shape;
