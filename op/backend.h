@@ -1,11 +1,11 @@
 // The operators of one backend key: checks -> outputs -> kernel, written once for CPU, CUDA and Meta.
 #pragma once
 
-#include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
 #include "checks.h"
 #include "plan.h"
+#include "tensors.h"
 
 namespace mamba {
 
@@ -41,7 +41,7 @@ class Operators {
 
   static Tensor selective_state_update(const UpdateArgs& args) {
     check_update(args);
-    const Tensor out = at::empty_like(args.x);
+    const Tensor out = empty_rows_like(args.x);
     Backend::update(args, out);
     return out;
   }

@@ -8,6 +8,7 @@
 #include <c10/core/SymIntArrayRef.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <sstream>
 #include <string>
@@ -23,18 +24,13 @@ inline bool has_readable_values(const Tensor& x) {
 }
 
 inline bool same(const SymInt& x, const SymInt& y) {
-  const std::optional<int64_t> known_x = x.maybe_as_int(), known_y = y.maybe_as_int();
-  if (known_x && known_y) return *known_x == *known_y;
+  if (!x.is_heap_allocated() && !y.is_heap_allocated()) return x.as_int_unchecked() == y.as_int_unchecked();
   return x.sym_eq(y).expect_true(__FILE__, __LINE__);
 }
 
 inline bool has_shape(const Tensor& x, std::initializer_list<SymInt> shape) {
-  if (x.dim() != static_cast<int64_t>(shape.size())) return false;
-  int64_t i = 0;
-  for (const SymInt& size : shape) {
-    if (!same(x.sym_size(i++), size)) return false;
-  }
-  return true;
+  const c10::SymIntArrayRef sizes = x.sym_sizes();
+  return sizes.size() == shape.size() && std::equal(sizes.begin(), sizes.end(), shape.begin(), same);
 }
 
 inline std::string text(c10::SymIntArrayRef shape) {
@@ -103,8 +99,8 @@ class Checks {
   }
 
   void same_shape(const char* name, const Tensor& x, const char* as, const Tensor& other, const char* symbols) const {
-    bool is_same = x.dim() == other.dim();
-    for (int64_t i = 0; is_same && i < x.dim(); ++i) is_same = same(x.sym_size(i), other.sym_size(i));
+    const c10::SymIntArrayRef sizes = x.sym_sizes(), others = other.sym_sizes();
+    const bool is_same = sizes.size() == others.size() && std::equal(sizes.begin(), sizes.end(), others.begin(), same);
     TORCH_CHECK_VALUE(is_same, op_, ": expected ", name, " to have the shape of ", as, " ", symbols, " = ",
                       text(other.sym_sizes()), ", but got ", text(x.sym_sizes()));
   }
@@ -162,8 +158,9 @@ class Checks {
 
   /// A state that is written to.
   void own_memory(const char* name, const Tensor& x) const {
-    for (int64_t i = 0; i < x.dim(); ++i) {
-      const bool overlaps = x.sym_stride(i).maybe_as_int() == 0 && x.sym_size(i).maybe_as_int().value_or(2) > 1;
+    const c10::SymIntArrayRef sizes = x.sym_sizes(), strides = x.sym_strides();
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const bool overlaps = strides[i].maybe_as_int() == 0 && sizes[i].maybe_as_int().value_or(2) > 1;
       TORCH_CHECK_VALUE(!overlaps, op_, ": expected ", name, " to have memory of its own for every element, but got ",
                         "stride 0 in dimension ", i, " of ", text(x.sym_sizes()), "; pass ", name,
                         ".contiguous() and keep that tensor");

@@ -1,7 +1,10 @@
 // How the plans see tensors.
 #pragma once
 
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided_ops.h>
 
 #include "mamba/kernels/params.h"
 
@@ -24,6 +27,17 @@ inline kernels::ScalarType kernel_type(at::ScalarType type) {
       TORCH_INTERNAL_ASSERT(type == at::kFloat);
       return kernels::ScalarType::kFloat32;
   }
+}
+
+/// empty_like() for a decoding step, to which two calls through the dispatcher are long.
+inline at::Tensor empty_rows_like(const at::Tensor& x) {
+  using Key = at::DispatchKey;
+  const Key key = x.is_cuda() ? Key::CUDA : x.is_cpu() ? Key::CPU : Key::Undefined;
+  if (key == Key::Undefined || at::isTensorSubclassLike(x) || !x.is_non_overlapping_and_dense()) {
+    return at::empty_like(x);
+  }
+  return at::_ops::empty_strided::redispatch(at::DispatchKeySet(key), x.sym_sizes(), x.sym_strides(), x.scalar_type(),
+                                             std::nullopt, x.device(), std::nullopt);
 }
 
 /// As the type and contiguous; undefined stays undefined.

@@ -1,11 +1,11 @@
 // The convolution's operators of one backend key: checks -> outputs -> kernel.
 #pragma once
 
-#include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
 #include "conv/checks.h"
 #include "conv/plan.h"
+#include "tensors.h"
 
 namespace mamba::conv {
 
@@ -29,7 +29,7 @@ class Operators {
 
   static Tensor causal_conv1d_update(const ConvUpdateArgs& args) {
     check_conv_update(args);
-    const Tensor out = at::empty_like(args.x);
+    const Tensor out = empty_rows_like(args.x);
     Backend::update(args, out);
     return out;
   }
