@@ -1,8 +1,9 @@
 // Runs the packages of export_lm.py: no Python in the process, only libtorch and libmamba_ops.so.
 //
-//     run_exported FOLDER    prefills the prompt of FOLDER/reference.pt, decodes greedily, compares the logits
-//                            and the cache
+//     run_exported FOLDER [--device cuda]    prefills the prompt of FOLDER/reference.pt, decodes greedily, compares the
+//                                            logits and the cache
 //
+// The device is the one that export_lm.py was told.
 // Exits with 1 when they differ from Python's by 1e-4 or more.
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/torch.h>
@@ -29,16 +30,24 @@ c10::Dict<c10::IValue, c10::IValue> load(const std::string& path) {
   return torch::pickle_load(bytes).toGenericDict();
 }
 
+AOTIModelPackageLoader load_package(const std::string& path, at::Device device) {
+  const std::string made_for = AOTIModelPackageLoader::load_metadata_from_package(path, "model").at("AOTI_DEVICE_KEY");
+  TORCH_CHECK(made_for == device.str(), "run_exported: expected ", path, " to be made for ", device,
+              ", but got one for ", made_for, "; pass its device after --device");
+  return AOTIModelPackageLoader(path);
+}
+
 double largest_difference(const Tensor& ours, const Tensor& theirs) {
   return (ours - theirs).abs().max().item<double>();
 }
 
-int run(const std::string& folder) {
+int run(const std::string& folder, at::Device device) {
   const auto reference = load(folder + "/reference.pt");
-  const auto at = [&](const char* name) { return reference.at(name).toTensor(); };
+  const auto at = [&](const char* name) { return reference.at(name).toTensor().to(device); };
   const Tensor ids = at("ids"), expected = at("logits"), expected_conv = at("conv"), expected_ssm = at("ssm");
-  const Tensor lengths = torch::full({1}, ids.size(1), at::kLong), slots = torch::zeros({1}, at::kLong);
-  AOTIModelPackageLoader prefill(folder + "/prefill.pt2"), step(folder + "/step.pt2");
+  const Tensor lengths = torch::full_like(ids.select(1, 0), ids.size(1)), slots = torch::zeros_like(lengths);
+  AOTIModelPackageLoader prefill = load_package(folder + "/prefill.pt2", device),
+                         step = load_package(folder + "/step.pt2", device);
 
   // The cache before the first token is zeros; steps write into it.
   const auto read = prefill.run({ids, lengths, torch::zeros_like(expected_conv), torch::zeros_like(expected_ssm)});
@@ -65,7 +74,7 @@ int run(const std::string& folder) {
 
 int main(int argc, char** argv) {
   return example::run_program([&] {
-    const example::CommandLine line(argc, argv, "folder of packages", {});
-    return run(line.path());
+    const example::CommandLine line(argc, argv, "folder of packages", {"--device"});
+    return run(line.path(), at::Device(line.text("--device", "cpu")));
   });
 }

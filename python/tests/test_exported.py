@@ -17,22 +17,37 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def exported(source_root, tmp_path_factory, run_python):
+CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"))
+
+
+class Exported:
     """The folder of the packages that examples/export_lm.py makes: the scan with its options, and the step."""
+
+    def __init__(self, folder, device):
+        self.folder, self.device = folder, device
+
+    def load(self, name):
+        return torch._inductor.aoti_load_package(str(self.folder / f"{name}.pt2"))
+
+
+@pytest.fixture(autouse=True)
+def default_device():
+    yield
+    torch.set_default_device(None)
+
+
+@pytest.fixture(scope="module", params=["cpu", CUDA])
+def exported(request, source_root, tmp_path_factory, run_python):
     folder = tmp_path_factory.mktemp("exported")
-    result = run_python(source_root / "examples" / "export_lm.py", "--out", folder)
+    result = run_python(source_root / "examples" / "export_lm.py", "--out", folder, "--device", request.param)
     assert result.returncode == 0, result.stderr
-    return folder
-
-
-def load(folder, name):
-    return torch._inductor.aoti_load_package(str(folder / f"{name}.pt2"))
+    return Exported(folder, request.param)
 
 
 def test_packages_run_in_python_and_advance_the_cache_in_place(exported):
-    reference = torch.load(exported / "reference.pt")
-    prefill, step = load(exported, "prefill"), load(exported, "step")
+    torch.set_default_device(exported.device)
+    reference = torch.load(exported.folder / "reference.pt", exported.device)
+    prefill, step = exported.load("prefill"), exported.load("step")
     for batch in (1, 3):
         ids, lengths = reference["ids"].expand(batch, -1).contiguous(), torch.full((batch,), reference["ids"].shape[1])
         empty = (torch.zeros(batch, *reference[name].shape[1:]) for name in ("conv", "ssm"))
@@ -46,7 +61,9 @@ def test_packages_run_in_python_and_advance_the_cache_in_place(exported):
 
 def test_packages_serve_padded_prompts_from_a_pool(exported):
     """Prompts of two lengths, read in two parts, step in the slots of a pool that others live in, with padding rows."""
-    model, prefill, step = torch.jit.load(exported / "model.pt"), load(exported, "prefill"), load(exported, "step")
+    torch.set_default_device(exported.device)
+    model, prefill, step = torch.jit.load(exported.folder / "model.pt"), exported.load("prefill"), exported.load("step")
+    model.to(exported.device)
     texts = [torch.randint(256, (length,)) for length in (5, 9)]
     ids = torch.stack([F.pad(text, [0, 9 - len(text)]) for text in texts])
     _, *cache = prefill(ids[:, :4].contiguous(), torch.tensor([4, 4]), *model.new_cache(2))
@@ -67,9 +84,13 @@ def test_packages_serve_padded_prompts_from_a_pool(exported):
 
 
 def test_packages_run_in_cpp(exported, programs):
-    result = subprocess.run([programs / "run_exported", exported], capture_output=True, text=True)
+    command = [programs / "run_exported", exported.folder, "--device"]
+    result = subprocess.run([*command, exported.device], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "largest difference from Python's logits and cache: " in result.stdout
+    other = "cpu" if exported.device == "cuda" else "meta"
+    result = subprocess.run([*command, other], capture_output=True, text=True)
+    assert result.returncode == 2 and f"to be made for {other}, but got one for {exported.device}" in result.stderr
 
 
 class Scan(torch.nn.Module):
