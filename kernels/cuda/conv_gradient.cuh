@@ -67,34 +67,29 @@ struct GradLine {
   }
 };
 
-// The rare cases stand apart, and load the taps again, so that the common one keeps all of its values in registers.
-
-/// A channel's dinitial_state.
+/// The gradient of what a channel has seen at `time`, of x or of the initial state. The rare case stands apart, and
+/// loads the taps again, so that the common one keeps all of its values in registers.
 template <class T>
-__device__ __noinline__ void store_dinitial_state(const ConvGradParams& g, GradLine<T> line, ConvTile tile,
-                                                  int64_t channel, int first, int after) {
-  if (!g.dinitial_state.data) return;
+__device__ __noinline__ void store_exact_dx(const ConvGradParams& g, GradLine<T> line, ConvTile tile, int64_t channel,
+                                            int time, T* to) {
   Taps taps;
-  taps.load(g.conv, channel);
+  taps.load(g.conv, line.width, channel);
+  float sum = 0;
+#pragma unroll
+  for (int j = kConvTaps - 1; j >= 0; --j) {
+    if (j < line.width) sum = generic::tap(sum, taps.weight[j], line.dpre(taps, tile, time + j));
+  }
+  narrow_into(sum + line.dlast(tile, time), to);
+}
+/// Elements of a channel's dinitial_state from `first` on.
+template <class T>
+__device__ __forceinline__ void store_dinitial_state(const ConvGradParams& g, const GradLine<T>& line,
+                                                     const ConvTile& tile, int64_t channel, int first, int after) {
+  if (!g.dinitial_state.data) return;
   const Line<T> to(g.dinitial_state, tile.sequence, channel, 0);
   for (int i = first; i < after; ++i) {
-    const int time = tile.start - (line.width - 1) + i;
-    float sum = 0;
-#pragma unroll
-    for (int j = kConvTaps - 1; j >= 0; --j) {
-      if (j < line.width) sum = generic::tap(sum, taps.weight[j], line.dpre(taps, tile, time + j));
-    }
-    narrow_into(sum + line.dlast(tile, time), &to[i]);
+    store_exact_dx(g, line, tile, channel, tile.start - (line.width - 1) + i, &to[i]);
   }
-}
-
-/// dpre of the steps behind a tile.
-template <class T>
-__device__ __noinline__ float dpre_behind(const ConvGradParams& g, GradLine<T> line, ConvTile tile, int64_t channel,
-                                          int time) {
-  Taps taps;
-  taps.load(g.conv, channel);
-  return line.dpre(taps, tile, time);
 }
 
 }  // namespace mamba::kernels::cuda

@@ -1,5 +1,7 @@
 """Decoding steps on a CUDA device: streams, graphs whose inputs change, slots, and what a step launches."""
 
+import functools
+
 import mamba_ops  # noqa: F401  registers the operators
 import pytest
 import torch
@@ -64,13 +66,21 @@ def test_a_graph_of_the_convolution_follows_its_inputs():
     run_replays(mamba.causal_conv1d_update, "conv_state", conv_step(9), [conv_step(seed) for seed in range(4)])
 
 
-@EVERY_FORM
-def test_two_streams_do_not_disturb_each_other(dim, state):
-    calls = [scan_step(dim, state, seed=seed) for seed in (1, 2)]
+STEPS = {
+    "scan": (mamba.selective_state_update, "state", functools.partial(scan_step, (40,), 16)),
+    "scan_5": (mamba.selective_state_update, "state", functools.partial(scan_step, (40,), 5)),
+    "scan_heads": (mamba.selective_state_update, "state", functools.partial(scan_step, (4, 8), 64)),
+    "conv": (mamba.causal_conv1d_update, "conv_state", conv_step),
+}
+
+
+@pytest.mark.parametrize("operator, state, make", STEPS.values(), ids=STEPS)
+def test_two_streams_do_not_disturb_each_other(operator, state, make):
+    calls = [make(seed=seed) for seed in (1, 2)]
     expected = []
     for call in calls:
-        alone = call["state"].clone()
-        outs = [mamba.selective_state_update(**{**call, "state": alone}) for _ in range(20)]
+        alone = call[state].clone()
+        outs = [operator(**{**call, state: alone}) for _ in range(20)]
         expected.append((outs[-1], alone))
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in calls]
@@ -78,22 +88,40 @@ def test_two_streams_do_not_disturb_each_other(dim, state):
     for _ in range(20):
         for i, stream in enumerate(streams):
             with torch.cuda.stream(stream):
-                outs[i] = mamba.selective_state_update(**calls[i])
+                outs[i] = operator(**calls[i])
     torch.cuda.synchronize()
     for i, call in enumerate(calls):
-        torch.testing.assert_close((outs[i], call["state"]), expected[i], rtol=0, atol=0)
+        torch.testing.assert_close((outs[i], call[state]), expected[i], rtol=0, atol=0)
 
 
-@EVERY_FORM
-def test_padding_and_other_slots_keep_their_bits(dim, state):
-    call = scan_step(dim, state, indices=(5, -1, 7))
+@pytest.mark.parametrize("operator, state, make", STEPS.values(), ids=STEPS)
+def test_padding_and_other_slots_keep_their_bits(operator, state, make):
+    call = make()
+    call["state_batch_indices"] = torch.tensor([5, -1, 7], device="cuda")
     for name in ("x", "dt", "z", "B", "C"):
-        call[name][1:] = float("nan")
-    before = call["state"].clone()
-    out = mamba.selective_state_update(**call)
+        if name in call:
+            call[name][1:] = float("nan")
+    before = call[state].clone()
+    out = operator(**call)
     assert out[0].isfinite().all() and not out[1:].any()
     others = [slot for slot in range(7) if slot != 5]
-    assert torch.equal(call["state"][others].view(torch.int32), before[others].view(torch.int32))
+    assert torch.equal(call[state][others].view(torch.int32), before[others].view(torch.int32))
+
+
+@pytest.mark.parametrize("operator, state, make", STEPS.values(), ids=STEPS)
+def test_slots_of_a_pool_of_more_than_2_to_the_31_elements(operator, state, make):
+    call = make()
+    few = call[state][:3].clone()
+    slots = 2**31 // few[0].numel() + 3
+    if torch.cuda.mem_get_info()[0] < 1.2 * slots * few[0].nbytes:
+        pytest.skip("the device's memory is too small")
+    pool = torch.full((slots, *few.shape[1:]), 0.5, device="cuda")
+    rows = torch.tensor([slots - 1, 0, slots - 3], device="cuda")
+    pool[rows] = few
+    out = operator(**{**call, state: pool, "state_batch_indices": rows})
+    expected = operator(**{**call, state: few, "state_batch_indices": torch.arange(3, device="cuda")})
+    torch.testing.assert_close((out, pool[rows]), (expected, few), rtol=0, atol=0)
+    assert all((pool[slot] == 0.5).all() for slot in (1, 2, slots // 2, slots - 2))
 
 
 def kernels_of(call):

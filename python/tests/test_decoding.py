@@ -111,6 +111,19 @@ def test_every_layout_equals_each_sequence_alone(dtype, layout, form, device):
 
 
 @LAYOUTS
+@DTYPES
+def test_prefill_in_every_layout_and_steps_equal_a_longer_prefill(dtype, layout, device):
+    model = make_model("default", dtype, device)
+    sequences = [random_ids(1, length + 4, device)[0] for length in LENGTHS]
+    for steps in (1, 4):
+        logits, cache = prefill(model, [ids[:-steps] for ids in sequences], layout)
+        for back in range(steps, 0, -1):
+            close(logits, prefill(model, [ids[: len(ids) - back] for ids in sequences], layout)[0], dtype)
+            logits = model.step(torch.stack([ids[-back] for ids in sequences]), cache)
+        close((logits, cache), prefill(model, sequences, layout), dtype)
+
+
+@LAYOUTS
 def test_uneven_parts_continue_and_an_empty_part_changes_nothing(layout, device):
     model = make_model("default", device=device)
     sequences = [random_ids(1, length, device)[0] for length in LENGTHS]
