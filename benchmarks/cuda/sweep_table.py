@@ -54,7 +54,7 @@ def main():
     lines = ["| batch, dim | length | dstate | " + " | ".join(" ".join(column) for column in COLUMNS) + " |"]
     lines.append("|---" * (3 + len(COLUMNS)) + "|")
     for size, row in table.items():
-        cells = [f"{1e6 * row[column] / work(size):.4f} ({row[column]:.3f})" for column in COLUMNS]
+        cells = [f"{1e6 * row[column] / work(size):.3g} ({row[column]:.3f})" for column in COLUMNS]
         lines.append(f"| {row['batch']}, {row['dim']} | {size[1]} | {size[2]} | " + " | ".join(cells) + " |")
     found = list(outliers(table))
     lines += ["", "Nanoseconds per element and state, in brackets milliseconds.", ""]

@@ -116,7 +116,7 @@ def test_the_exponentials_can_be_the_floor_of_a_gpu():
 def test_on_cuda(bench):
     _, _, report = bench("--device", "cuda", "--peers", "loop")
     assert report.machine["device"] == torch.cuda.get_device_name() and report.machine["clock_hz"] > 1e8
-    assert len(report.results) == 2 * 2 * 2 + 2 * 2 and all(row["samples"] >= 2 for row in report.results)
+    assert len(report.results) == 2 * 2 * 2 + 2 * 2 and all(row["samples"] >= 1 for row in report.results)
 
 
 def test_quick_is_quick_by_its_options(monkeypatch):
