@@ -8,6 +8,22 @@ namespace mamba::tests {
 
 namespace {
 
+/// Steps of the sequences of a whole convolution, from their initial states: a slot for each row.
+kernels::ConvUpdateParams steps_of(const kernels::ConvParams& p) {
+  kernels::ConvUpdateParams u;
+  u.activation_type = p.activation_type;
+  u.silu = p.silu;
+  u.rows = u.slots = p.batch;
+  u.dim = p.dim;
+  u.width = p.width;
+  u.weight = p.weight;
+  u.bias = p.bias;
+  u.state = p.initial_state;
+  u.x = p.x;
+  u.out = p.out;
+  return u;
+}
+
 class CudaConvSteps : public DeviceTest, public testing::WithParamInterface<ScalarType> {};
 
 constexpr int64_t kFewRows = 5, kManyRows = 37;  // many: a thread has several
@@ -25,17 +41,7 @@ TEST_P(CudaConvSteps, HaveTheBitsOfTheWhole) {
     run(whole, Kernel::kChosen);
     const DeviceCopy device(steps.arrays());
     const kernels::ConvParams p = steps.params(device.place());
-    kernels::ConvUpdateParams u;
-    u.activation_type = p.activation_type;
-    u.silu = p.silu;
-    u.rows = u.slots = p.batch;
-    u.dim = p.dim;
-    u.width = p.width;
-    u.weight = p.weight;
-    u.bias = p.bias;
-    u.state = p.initial_state;
-    u.x = p.x;
-    u.out = p.out;
+    kernels::ConvUpdateParams u = steps_of(p);
     EXPECT_EQ(kernels::cuda::is_fast(u), layout == Layout::kChannelLast && GetParam() != ScalarType::kFloat64);
     const int64_t size = static_cast<int64_t>(whole.x.array.bytes.size()) / whole.x.array.count();
     for (int64_t t = 0; t < c.length; ++t) {
@@ -77,19 +83,8 @@ TEST_P(CudaConvSteps, TouchOnlyTheirSlots) {
     expected.initial_state.write(moved);
     run(expected, Kernel::kChosen);
     const DeviceCopy device(arrays);
-    const kernels::ConvParams p = problem.params(device.place());
-    kernels::ConvUpdateParams u;
-    u.activation_type = p.activation_type;
-    u.silu = p.silu;
-    u.rows = u.slots = rows;
-    u.dim = p.dim;
-    u.width = p.width;
+    kernels::ConvUpdateParams u = steps_of(problem.params(device.place()));
     u.slot_of_row = {device.place()(slots), 1, false};
-    u.weight = p.weight;
-    u.bias = p.bias;
-    u.state = p.initial_state;
-    u.x = p.x;
-    u.out = p.out;
     ASSERT_EQ(is_fast ? kernels::cuda::conv_update(u, nullptr) : kernels::generic::cuda::conv_update(u, nullptr),
               cudaSuccess);
     device.read_back();

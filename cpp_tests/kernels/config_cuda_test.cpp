@@ -34,13 +34,33 @@ TEST(CudaChoice, StaysWithinSharedMemory) {
           if (has_forward(p, machine)) {
             const ForwardPlan plan = forward_plan(p, machine);
             EXPECT_LE(forward_shared_memory(p, plan), machine.shared_memory);
-            EXPECT_TRUE(plan.over_lanes || shape_facts(RegisterShapes(), plan.shape).dstate >= dstate);
+            if (plan.over_lanes) {
+              EXPECT_GE(plan.groups, 1);
+              EXPECT_LE(plan.groups, most_groups(ForwardLaneShapes(), plan.shape));
+            } else {
+              EXPECT_GE(shape_facts(RegisterShapes(), plan.shape).dstate, dstate);
+            }
           }
           if (has_backward(p, machine)) {
             const int shape = backward_choice(p, machine).shape;
             EXPECT_LE(backward_shared_memory(shape, dstate), machine.shared_memory);
           }
         }
+      }
+    }
+  }
+}
+
+TEST(CudaChoice, BothForwardsFitEveryDstate) {
+  for (const int64_t dim : {1, 64, 1536, 5120, 100000}) {
+    for (int64_t dstate = 1; dstate <= 256; ++dstate) {
+      const ScanParams p = problem(1, dim, 1000, dstate);
+      const ForwardPlan registers = best_register_plan(p, {}), lanes = best_lane_plan(p, {});
+      EXPECT_GE(shape_facts(RegisterShapes(), registers.shape).dstate, dstate);
+      EXPECT_GE(lanes.groups, 1);
+      EXPECT_LE(lanes.groups, most_groups(ForwardLaneShapes(), lanes.shape));
+      for (const ForwardPlan& plan : {registers, lanes}) {
+        EXPECT_LE(forward_shared_memory(p, plan), Machine().shared_memory);
       }
     }
   }
@@ -61,6 +81,8 @@ TEST(CudaChoice, TheFastKernelsRunWhereTheyFit) {
   }
   EXPECT_TRUE(has_forward(problem(1, 5000, 64, 64), ada));
   EXPECT_FALSE(has_forward(problem(1, 5000, 64, 256), ada));
+  EXPECT_FALSE(forward_plan(problem(1, 1500, 5000, 16), ada).over_lanes);
+  EXPECT_TRUE(forward_plan(problem(1, 1500, 5000, 16), hopper).over_lanes);
 }
 
 TEST(CudaChoice, BlocksAreAsWideAsFillsTheProcessors) {

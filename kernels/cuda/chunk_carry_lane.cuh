@@ -160,10 +160,10 @@ class ChunkCarry {
 
   /// The largest of this thread's share of a tile of factors.
   __device__ __forceinline__ void inspect(const typename Tile::Coefficients::Rows& factors, int states) {
-    constexpr int kPerRow = Tile::kSteps / 4, kAtOnce = Tile::kThreads / kPerRow;
+    constexpr int kPerRow = Tile::kSteps / 4, kRows = Tile::kThreads / kPerRow;
     const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
-    for (int n = 0; n < kStates; n += kAtOnce) {
+    for (int n = 0; n < kStates; n += kRows) {
       const int state = n + thread / kPerRow;
       if (state >= states) break;
       const float4 four = load_float4(&factors[state][Tile::Coefficients::column(thread % kPerRow * 4)]);
@@ -201,8 +201,8 @@ class ChunkCarry {
     if (kIsAdjoint) fetch_one<is_whole>(raw_z, shared.z, begin, left);
   }
   template <bool is_whole>
-  __device__ __forceinline__ void fetch_one(Raw& raw, const typename Tile::Plane& shared_plane, int begin, int left) {
-    const typename Tile::Plane plane = shared_plane;
+  __device__ __forceinline__ void fetch_one(Raw& raw, const Plane& shared_plane, int begin, int left) {
+    const Plane plane = shared_plane;
     if (!plane.origin) return raw.clear();
     const T* from = plane.at(row, begin);
     raw.template load<is_whole>(plane, from, channels, left);

@@ -23,7 +23,7 @@ class Handover {
     asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(address()) : "memory");
 #else
     __threadfence_block();
-    atomicAdd(&count[0], 1u);
+    atomicAdd(&count[0], 1u);  // counts threads: their order makes no difference
 #endif
   }
   /// `round` counts from 0; nobody may be a whole round behind.

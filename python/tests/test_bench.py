@@ -114,9 +114,10 @@ def test_the_exponentials_can_be_the_floor_of_a_gpu():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_cuda(bench):
-    _, _, report = bench("--device", "cuda", "--peers", "loop")
+    # A call beyond the limit is timed once: the first of a process takes long where many start together.
+    _, _, report = bench("--device", "cuda", "--peers", "loop", "--time-limit", "600")
     assert report.machine["device"] == torch.cuda.get_device_name() and report.machine["clock_hz"] > 1e8
-    assert len(report.results) == 2 * 2 * 2 + 2 * 2 and all(row["samples"] >= 1 for row in report.results)
+    assert len(report.results) == 2 * 2 * 2 + 2 * 2 and all(row["samples"] >= 2 for row in report.results)
 
 
 def test_quick_is_quick_by_its_options(monkeypatch):
